@@ -10,8 +10,9 @@ from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, 
 from gpulease.model.request import RequestRow, stored_request
 from gpulease.model.values import Request
 
-OPEN = ("waiting", "held", "running", "paused")
+WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
+OPEN = (*WAITING, *RUNNING)
 NEW = START
 ENDS = tuple(sorted(JOB_ENDS))
 

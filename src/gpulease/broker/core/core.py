@@ -13,22 +13,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker.core import (
-    backup,
     bulk,
+    devices,
     events,
     full_disk,
     grants,
     history,
     jobs,
-    known_devices,
     lease_verbs,
-    limit_names,
+    limits,
     neighbours,
     notices,
     order,
-    outside_use,
     packing,
-    pruning,
     recovery,
     requests,
     runs,
@@ -287,19 +284,19 @@ def _client_gone(turn: Turn, event: events.ClientGone) -> None:
         turn.state.jobs.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
     requests.client_gone(turn, event.peer)
-    backup.client_gone(turn, event.peer)
+    lease_verbs.end_backup(turn, event.peer)
 
 
 def _sampled(turn: Turn, event: events.Sampled) -> None:
     turn.state.devices.sampling = False
-    sample = known_devices.identified(turn.state, event.sample)
+    sample = devices.identified(turn.state, event.sample)
     turn.state.devices.set_sample(sample, turn.now)
-    known_devices.update(turn)
+    devices.update_known(turn)
     requests.resume(turn)
     packing.observe(turn)
     notices.check_lost_devices(turn)
     neighbours.look(turn)
-    turn.emit(DevicesSampled(turn.now, sample.devices, outside_use.update(turn)))
+    turn.emit(DevicesSampled(turn.now, sample.devices, devices.update_outside_use(turn)))
 
 
 def _sample_failed(turn: Turn, event: events.SampleFailed) -> None:
@@ -342,7 +339,7 @@ def _config_read(turn: Turn, event: events.ConfigRead) -> None:
 def _log_unknown_names(turn: Turn, id: str = "") -> None:
     """Once the directory of users was asked for them."""
     try:
-        found = limit_names.unknown_names(turn)
+        found = limits.unknown_names(turn)
     except AccountUnknown:
         return turn.alarm(LOOKUP_RETRY, "strangers")
     for text in found:
@@ -385,18 +382,18 @@ ALARMS: dict[str, Callable[[Turn, str], object]] = {
     "held": lambda turn, id: history.sample_held_devices(turn),
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
-    "outside": lambda turn, id: outside_use.write(turn),
+    "outside": lambda turn, id: devices.write_outside_use(turn),
     "lost": lambda turn, id: notices.record_lost_devices(turn),
-    "known-devices": lambda turn, id: known_devices.write(turn),
+    "known-devices": lambda turn, id: devices.write_known(turn),
     "late": lambda turn, id: None,
     "time-limit": runs.time_limit_reached,
     "write-job": full_disk.write,
     "forget-request": full_disk.forget_request,
     "trees": lambda turn, id: runs.check_trees(turn),
     "free": jobs.free_later,
-    "prune": lambda turn, id: pruning.prune(turn),
-    "backup": backup.too_long,
-    "forget-environments": pruning.forget_environments,
+    "prune": lambda turn, id: jobs.prune(turn),
+    "backup": lease_verbs.backup_too_long,
+    "forget-environments": jobs.forget_environments,
     "agent": runs.next_agent,
     "overdue": lambda turn, id: runs.overdue(turn),
     "tidy": runs.remove_notes,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpulease.broker.core.batch import Batch
+from gpulease.broker.core.values import Batch
 from gpulease.broker.runs import RunNote
 from gpulease.errors import GpuleaseError
 from gpulease.model.peer import Peer

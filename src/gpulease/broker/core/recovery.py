@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulease.broker.core import (
-    history,
-    jobs,
-    known_devices,
-    learned,
-    leases,
-    limit_names,
-    neighbours,
-    notices,
-    packing,
-    runs,
-)
+from gpulease.broker.core import devices, history, jobs, learned, leases, limits, neighbours, notices, packing, runs
 from gpulease.broker.core.instructions import WriteLog
 from gpulease.broker.core.leases import UNCLAIMED, watch
-from gpulease.broker.core.records import read_lease, read_pending
-from gpulease.broker.core.state.learned import LEARNT
+from gpulease.broker.core.state import LEARNT
+from gpulease.broker.core.state.requests import read_lease, read_pending
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import BatchRange, Cap, NoticeChoice
 from gpulease.model import jobs as model_jobs
@@ -62,10 +51,10 @@ def _load_facts(turn: Turn) -> None:
     chosen = facts.get("notices", {}).items()
     state.chosen.fill({int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbours.load(turn, facts.get("neighbours", {}))
-    known_devices.load(state, facts.get("devices", {}))
+    devices.load_known(state, facts.get("devices", {}))
     state.devices.excluded.fill({uuid: document["note"] for uuid, document in store.load("excluded").items()})
     state.texts.fill({name: document["text"] for name, document in store.load("settings").items()})
-    for complaint in (*state.use_settings(), *limit_names.unknown_names(turn)):
+    for complaint in (*state.use_settings(), *limits.unknown_names(turn)):
         turn.emit(WriteLog(complaint))
 
 

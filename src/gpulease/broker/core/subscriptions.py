@@ -12,9 +12,8 @@ from typing import cast
 
 from gpulease.broker.core import bulk, leases, status
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.ids import Ids
 from gpulease.broker.core.instructions import Send, WriteLog
-from gpulease.broker.core.state.subscribers import MAX_NEWS, JobChange, Subscriber
+from gpulease.broker.core.state.subscribers import MAX_NEWS, IdRanges, JobChange, Subscriber
 from gpulease.broker.core.turn import ShownRows, Turn, as_error
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import jobs as model_jobs
@@ -64,7 +63,7 @@ def subscribe(turn: Turn, event: Received) -> None:
     leases.schedule_sample(turn)
 
 
-def _choose(turn: Turn, event: Received) -> Ids | None:
+def _choose(turn: Turn, event: Received) -> IdRanges | None:
     """Those that a selection names; None when it is gone on with."""
     choice = bulk.choice(turn, event)
     piece = bulk.take_rows(turn, event, choice)
@@ -77,7 +76,7 @@ def _choose(turn: Turn, event: Received) -> Ids | None:
         raise NotFound(
             f"Job {progress.missing[0]} is not there, or not yours.", "See the ids with `gpulease ls --all`."
         )
-    return Ids(bulk.gathered(progress))
+    return IdRanges(bulk.gathered(progress))
 
 
 def _check_limits(turn: Turn, subscriber: Subscriber) -> None:
@@ -170,7 +169,7 @@ def _has_seen(subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Subscri
     return subscriber._replace(seen={topic: one.rows for topic, one in shown.items()}, stamp=stamp)
 
 
-def _open(turn: Turn, chosen: Ids) -> int:
+def _open(turn: Turn, chosen: IdRanges) -> int:
     """How many of them are not over."""
     found, at = 0, 0
     while ranges := chosen.ranges(at, RANGES, 1 << 62):
