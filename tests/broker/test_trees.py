@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from gpulease.broker.runs import Root
+from gpulease.broker.core.events import Root
 from gpulease.broker.trees import Census
 
 

@@ -12,12 +12,10 @@ from typing import Any, cast
 
 from gpulease.broker.core import events, instructions
 from gpulease.broker.core.core import Core
-from gpulease.broker.core.events import Event, ProcessKey
+from gpulease.broker.core.events import Event, ProcessKey, RunNote
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Planned, Turn
 from gpulease.broker.core.values import About
-from gpulease.broker.runs import RunNote
-from gpulease.broker.store.memory import MemoryStore
 from gpulease.errors import StateError
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Account, Peer
@@ -25,6 +23,7 @@ from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
 from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Unpacker, pack
+from support.memory_store import MemoryStore
 
 LARGEST = 16 << 20  # bytes of a message
 MEMORY = 80 << 30

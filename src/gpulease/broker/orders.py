@@ -11,9 +11,8 @@ import signal as signals
 from collections.abc import Callable
 from typing import Any
 
-from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, RunNote, TreeSeen
 from gpulease.broker.core.instructions import FindRun, Launch, ReadEnd, SignalTree
-from gpulease.broker.runs import RunNote
 from gpulease.errors import ProtocolError
 from gpulease.protocol.wire import Message, pack
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease.broker.core.events import EMPTY, ProcessKey, Received
-from gpulease.broker.runs import Root
+from gpulease.broker.core.events import EMPTY, ProcessKey, Received, Root
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import Asked, DeviceName

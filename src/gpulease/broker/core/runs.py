@@ -12,13 +12,28 @@ from math import inf
 from typing import Any
 
 from gpulease.broker.core import instructions, jobs, packing
-from gpulease.broker.core.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.core.events import (
+    NO_FORK,
+    NOT_NOTED,
+    SUSPECT,
+    UNSEEN,
+    UNSTARTABLE,
+    AgentLost,
+    EndRead,
+    Forced,
+    Found,
+    Launched,
+    LaunchFailed,
+    Root,
+    RunEnded,
+    RunNote,
+    TreeSeen,
+)
 from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.limits import log_limit_of
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Delay, Run
-from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Root, RunNote
 from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.lifecycle import IGNORED, PHASES, RUN, RUN_ENDS

@@ -29,7 +29,7 @@ from gpulease.broker.core.instructions import (
     ReplaceAgent,
     SignalTree,
 )
-from gpulease.broker.edge.account_checks import AccountChecks, Refusal, valid_for
+from gpulease.broker.edge.launcher import AccountChecks, Refusal, valid_for
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.protocol.wire import Message, Unpacker, pack
@@ -76,7 +76,7 @@ class Agents:
         """`start` gives the other end of a socket pair to an agent of a user, or raises OSError.
 
         `send` sends a signal (user, pid, start time, number) where the user's own agent does not. `check` has a user's
-        account checked again (account_checks.py).
+        account checked again (launcher.py).
         """
         self._poll, self._start, self._send_signal, self._folder = poll, start, send, folder
         self._happened, self._log = happened, log
