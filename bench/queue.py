@@ -71,7 +71,7 @@ class Sides:
 
     def shells(self) -> None:
         """What stands above each job, started by a bare loop: what is left is the broker's."""
-        from gpulease.broker.agent import journal, spawn
+        from gpulease.broker.agent import files, runner
 
         logs = self.folder / f"logs{next(numbers)}"
         logs.mkdir()
@@ -79,9 +79,9 @@ class Sides:
             if number >= 2:
                 os.wait()
             log = str(logs / str(number))
-            journal.prepare(f"{log}.note")
-            output = spawn.open_log(log)
-            spawn.start(spawn.words_for(f"{log}.note", str(logs), ["/bin/true"]), dict(os.environ), output)
+            files.prepare_note(f"{log}.note")
+            output = runner.open_log(log)
+            runner.start_shell(runner.words_for(f"{log}.note", str(logs), ["/bin/true"]), dict(os.environ), output)
             os.close(output)
         for _ in range(min(2, self.jobs)):
             os.wait()

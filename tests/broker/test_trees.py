@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from gpulease.broker.runs import Root
+from gpulease.broker.core.events import Root
 from gpulease.broker.trees import Census
 
 

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.memory_store import MemoryStore
 
-from gpulease.broker.store.memory import MemoryStore
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
 from gpulease.model import jobs

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.kept_events import kept_events
+from support.memory_store import MemoryStore
 
 from gpulease.broker.store import database_file
-from gpulease.broker.store.memory import MemoryStore
 from gpulease.broker.store.sqlite import SqliteStore
 from gpulease.errors import StateError
 from gpulease.model.store import TABLES as EVERY_TABLE

@@ -43,12 +43,6 @@ def test_what_is_as_usual_is_not_stored_and_what_another_version_wrote_is_passed
     assert jobs.read(later) == PLAIN
 
 
-def test_models_are_read_as_an_older_version_stored_them() -> None:
-    kept = jobs.stored(FULL)
-    kept["request"]["names"] = kept["request"].pop("models")
-    assert jobs.read(kept) == FULL
-
-
 def test_steps_follow_the_table_and_are_remembered() -> None:
     job, effects = jobs.step(PLAIN, "start", 6.0, tries=1)
     assert (job.state, job.tries, effects) == ("running", 1, ("leave-line", "write", "hold-lease", "launch"))

@@ -11,7 +11,7 @@ from support.strategies import GIB, machines, maybe
 
 from gpulease.errors import NotEnoughDevices, UnknownDevice, UsageError
 from gpulease.model.device_selection import Candidate, Rules, candidate, check, choose
-from gpulease.model.device_states import computing, state_of, unexplained_memory
+from gpulease.model.devices import computing, state_of, unexplained_memory
 from gpulease.model.values import Device, Process
 
 Machine = tuple[Device, ...]

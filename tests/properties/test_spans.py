@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulease.broker.edge.history_rows import use_rows
+from gpulease.broker.edge.history import use_rows
 from gpulease.broker.edge.minutes import MINUTE, REACH, Measured, Minutes
 from gpulease.broker.store.history import HistoryFile
 from gpulease.model.spans import (

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpulease.api.job_commands import swept
 from gpulease.errors import UsageError
-from gpulease.model.sweep_values import texts_of
-from gpulease.model.sweeps import expand, unfilled, variables
+from gpulease.model.sweeps import expand, texts_of, unfilled, variables
 
 names = st.sampled_from(["lr", "seed", "batch", "x_1"])
 texts = st.text("abcXYZ019._-", min_size=1, max_size=6).filter(lambda text: ".." not in text)  # as 1..5: no range

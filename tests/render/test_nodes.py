@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulease.model.host_names import folded
+from gpulease.model.quantities import folded_names
 from gpulease.render.nodes import joined, node_lines
 from gpulease.render.status import lines
 from gpulease.render.terminal import Terminal
@@ -53,9 +53,9 @@ def test_reasons_that_are_alike_share_a_row() -> None:
 
 def test_names_are_folded_as_slurm_writes_them() -> None:
     names = ["gpu01", "gpu02", "gpu03", "gpu7", "login"]
-    assert folded(names) == "gpu[01-03,7], login"
-    assert sorted(hosts(folded(names).replace(" ", ""))) == sorted(names)
-    assert folded(["a9", "a10", "a11", "b"]) == "a[9-11], b"
+    assert folded_names(names) == "gpu[01-03,7], login"
+    assert sorted(hosts(folded_names(names).replace(" ", ""))) == sorted(names)
+    assert folded_names(["a9", "a10", "a11", "b"]) == "a[9-11], b"
 
 
 def test_partitions_gpus_folders_and_clocks_are_judged() -> None:

@@ -12,12 +12,10 @@ from typing import Any, cast
 
 from gpulease.broker.core import events, instructions
 from gpulease.broker.core.core import Core
-from gpulease.broker.core.events import Event, ProcessKey
+from gpulease.broker.core.events import Event, ProcessKey, RunNote
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Planned, Turn
 from gpulease.broker.core.values import About
-from gpulease.broker.runs import RunNote
-from gpulease.broker.store.memory import MemoryStore
 from gpulease.errors import StateError
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Account, Peer
@@ -25,6 +23,7 @@ from gpulease.model.store import HistoryEvent
 from gpulease.model.values import Device, HostMemory, Process, Sample
 from gpulease.protocol.messages import Reply
 from gpulease.protocol.wire import Unpacker, pack
+from support.memory_store import MemoryStore
 
 LARGEST = 16 << 20  # bytes of a message
 MEMORY = 80 << 30
@@ -120,6 +119,7 @@ class ScriptedWorld:
         self.shells: dict[tuple[int, int], ProcessKey] = {}  # by job and run
         self.tended: set[tuple[int, int]] = set()  # runs that an agent watches
         self.adopted: set[tuple[int, int]] = set()  # those of them that a former agent started: it learns no code
+        self.checking = False  # the account of the jobs' user is checked: launches have not been sent to the agent yet
         self.silent = False  # the agent neither does what it is told nor tells of anything
         self.codes: dict[tuple[int, int], int] = {}  # noted by shells; one that was killed notes nothing
         self.children: set[tuple[int, int]] = set()  # runs with a process that outlives its shell, and TERM
@@ -291,6 +291,11 @@ class ScriptedWorld:
     def _Launch(self, one: instructions.Launch) -> None:
         self.launched.append(one.job)
         self._order(self.launches, one)
+
+    def _CancelLaunch(self, one: instructions.CancelLaunch) -> None:
+        if self.checking and any(launch.job.id == one.job.id for launch in self.launches):
+            self.launches = [launch for launch in self.launches if launch.job.id != one.job.id]
+            self.ready.append(events.LaunchFailed(one.job.id, one.job.run, "it was ended before it began"))
 
     def _ReadEnd(self, one: instructions.ReadEnd) -> None:
         self._order(self.ends, one)

@@ -14,7 +14,7 @@ from gpulease.api.log import open_log
 from gpulease.errors import UsageError
 from gpulease.model.fields import CHANGEABLE, OWN, as_argument, command_words, request_fields
 from gpulease.model.job_selection import selection
-from gpulease.model.sweep_values import texts_of
+from gpulease.model.sweeps import texts_of
 
 if TYPE_CHECKING:
     import os

@@ -11,9 +11,8 @@ import signal as signals
 from collections.abc import Callable
 from typing import Any
 
-from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, RunEnded, RunNote, TreeSeen
 from gpulease.broker.core.instructions import FindRun, Launch, ReadEnd, SignalTree
-from gpulease.broker.runs import RunNote
 from gpulease.errors import ProtocolError
 from gpulease.protocol.wire import Message, pack
 
@@ -41,9 +40,9 @@ def order(one: Launch | ReadEnd | FindRun | SignalTree) -> Message:
     if isinstance(one, ReadEnd):
         said = {"cwd": job.spec.cwd, "command": job.spec.command, "code": one.code}
         said |= {"pid": job.pid, "log_begin": job.log_begin}
-        return {"do": "read-end", **common, **said, "former": one.place.former}
+        return {"do": "read-end", **common, **said}
     if isinstance(one, FindRun):
-        return {"do": "find", **common, "former": one.place.former, "root": one.root}
+        return {"do": "find", **common, "root": one.root}
     return {"do": "signal", **common, "root": one.root, "signals": one.signals, "every": one.every}
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from gpulease.broker.runs import Root
+from gpulease.broker.core.events import Root
 from gpulease.system import identity
 
 ENVIRON = 1 << 17  # bytes of an environment that are searched; the mark stands at its beginning

@@ -11,8 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from gpulease.errors import NotEnoughDevices, NotNow, UnknownDevice, UsageError
-from gpulease.model.device_kinds import kind_wanted, of_kind
-from gpulease.model.device_states import computing, unexplained_memory
+from gpulease.model.devices import computing, kind_wanted, of_kind, unexplained_memory
 from gpulease.model.values import Device, Request
 
 ORDERS = ("random", "free-memory", "index")

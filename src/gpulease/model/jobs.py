@@ -10,8 +10,9 @@ from gpulease.model.lifecycle import JOB, JOB_ENDS, REMEMBERED, START, Effects, 
 from gpulease.model.request import RequestRow, stored_request
 from gpulease.model.values import Request
 
-OPEN = ("waiting", "held", "running", "paused")
+WAITING = ("waiting", "held")
 RUNNING = ("running", "paused")
+OPEN = (*WAITING, *RUNNING)
 NEW = START
 ENDS = tuple(sorted(JOB_ENDS))
 
@@ -165,8 +166,6 @@ def _read(stored: dict[str, Any]) -> Job:
     }
     values["request"] = stored_request(stored["request"])
     values["history"] = tuple(Step(*entry) for entry in stored.get("history", ()))
-    if stored.get("bound"):  # an older version's `start` by somebody who may not pass others
-        values["forced"] = False
     spec = JobSpec(**{name: values[name] for name in JobSpec._fields if name in values})
     return Job(spec=spec, **{name: values[name] for name in Job._fields if name in values})
 

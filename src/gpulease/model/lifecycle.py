@@ -88,7 +88,7 @@ class Phase(NamedTuple):
 # A run of a job: what is done about its processes, until all are gone and it is known how it ended.
 PHASES = {
     "launching": Phase("launch", 60.0),
-    "doomed": Phase(None, 30.0),  # told to end before its launch was answered
+    "doomed": Phase("cancel-launch", 30.0),  # told to end before its launch was answered
     "finding": Phase("find", 60.0),  # it may have begun; its agent or broker is a new one, or only its note tells more
     "finding-to-end": Phase("find", 30.0),
     "running": Phase("stop-or-continue", None),

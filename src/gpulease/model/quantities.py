@@ -1,4 +1,4 @@
-"""PURE: amounts and patterns as people write them: `6G` of memory, `30m` of time, `AWS_*` among names."""
+"""PURE: amounts and patterns as people write them: `6G` of memory, `30m` of time, `AWS_*` and `gpu[1-3]` of names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _BYTES = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 LONGEST = 3650 * 86400  # seconds
@@ -198,3 +198,31 @@ def exact_size(value: int) -> str:
         if value and value % _BYTES[unit] == 0:
             return f"{value // _BYTES[unit]}{unit}"
     return f"{value}B" if value else "0"
+
+
+def pause_after(failures: int, first: float, longest: float) -> float:
+    """Seconds before the next attempt, after so many failures in a row: each time twice as long."""
+    return min(longest, first * 2.0 ** min(max(failures - 1, 0), 60))
+
+
+def folded_names(names: Sequence[str]) -> str:
+    """`gpu[01-03,7], login`, in the order of the first of each kind."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        prefix = name.rstrip("0123456789")
+        found.setdefault(prefix, []).append(name[len(prefix) :])
+    return ", ".join(
+        f"{prefix}[{_number_spans(ends)}]" if len(ends) > 1 else prefix + ends[0] for prefix, ends in found.items()
+    )
+
+
+def _number_spans(ends: list[str]) -> str:
+    parts: list[list[str]] = []
+    for end in sorted(ends, key=lambda end: (int(end or -1), len(end))):
+        last = parts[-1][-1] if parts else ""
+        alike = len(last) == len(end) or "0" not in (last[:1], end[:1])
+        if last and end and alike and int(end) == int(last) + 1:
+            parts[-1][1:] = [end]
+        else:
+            parts.append([end])
+    return ",".join("-".join(part) for part in parts)

@@ -71,7 +71,6 @@ def _check_amounts(request: Request, least: int) -> None:
 
 
 def stored_request(stored: dict[str, Any]) -> Request:
-    """As any version stored it: an older one called the models `names`."""
-    renamed = {"models" if name == "names" else name: value for name, value in stored.items()}
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in renamed.items()}
+    """As the store has it; what another version wrote and this one does not know is left out."""
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items()}
     return Request(**{name: value for name, value in values.items() if name in Request._fields})

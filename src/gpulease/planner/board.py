@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from gpulease.model.device_kinds import of_kind
+from gpulease.model.devices import of_kind
 from gpulease.model.values import Device, Lease, Request, Waiting
 from gpulease.planner.device_states import FREE, OUTSIDE, SHARED, DeviceState, DeviceView, device_state
 from gpulease.planner.lengths import Lengths

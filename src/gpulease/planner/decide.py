@@ -33,14 +33,13 @@ from gpulease.planner.line import (
     party_of,
     size_of,
 )
-from gpulease.planner.look_ahead import LookAhead
 from gpulease.planner.order import Ranking
 from gpulease.planner.packing import Peak
 from gpulease.planner.placement import place
 from gpulease.planner.policy import UNLIMITED, Policy
 from gpulease.planner.queue import Key
 from gpulease.planner.reasons import of_user
-from gpulease.planner.result import Grant, Plan
+from gpulease.planner.result import Grant, LookAhead, Plan
 from gpulease.planner.search import Order, Orders, in_order
 
 LOOKAHEAD = 8  # overdue requests, from the front, that a plan considers holding devices for

@@ -13,7 +13,7 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from gpulease.model.device_kinds import WHOLE, kind_wanted
+from gpulease.model.devices import WHOLE, kind_wanted
 from gpulease.model.values import Request, Waiting
 from gpulease.planner.lengths import Alike, alike
 from gpulease.planner.policy import Policy
@@ -43,7 +43,7 @@ class Family(NamedTuple):
     beside_outside: bool
     shape: str | None  # of packed ones, which all want what the plan knows to be their share
     cap: int | None = None  # a sweep with a cap is a class of its own: all of it is passed over at once
-    devices_wanted: str = WHOLE  # whole GPUs or MIG instances (model/device_kinds.py)
+    devices_wanted: str = WHOLE  # whole GPUs or MIG instances (model/devices.py)
 
 
 class Patience(NamedTuple):

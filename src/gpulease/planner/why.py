@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
-from gpulease.model.device_kinds import INSTANCES, NAMED
+from gpulease.model.devices import INSTANCES, NAMED
 from gpulease.model.quantities import span_text
 from gpulease.model.values import Cause, Lease, Request, Waiting
 from gpulease.planner import reasons

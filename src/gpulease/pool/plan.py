@@ -159,8 +159,8 @@ def _devices() -> list[Device]:
 
 
 def _check_fits(workers: int, request: Request, devices: Sequence[Device]) -> None:
-    from gpulease.model.device_kinds import kind_wanted, of_kind
     from gpulease.model.device_selection import resolve
+    from gpulease.model.devices import kind_wanted, of_kind
     from gpulease.model.quantities import format_bytes
     from gpulease.planner import refusal
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpulease.model.pauses import pause_after
+from gpulease.model.quantities import pause_after
 from gpulease.pool import link
 from gpulease.pool.log import Lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.model.host_names import folded
+from gpulease.model.quantities import folded_names
 from gpulease.render.hosts import LEGEND, MAX_NAMED, STATES, models
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def node_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, devices in nodes.items():
         alike.setdefault(_cells(devices, users), []).append(name)
-    rows = [(folded(names), *cells) for cells, names in alike.items()]
+    rows = [(folded_names(names), *cells) for cells, names in alike.items()]
     return [*plain_table([HEADINGS, *rows], terminal, least=LEAST), terminal.paint(LEGEND, "dim")]
 
 
@@ -54,4 +54,4 @@ def joined(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     alike: dict[str, list[str]] = {}
     for name, why in rows:
         alike.setdefault(why.replace(f"node {name} ", "it "), []).append(name)
-    return [(folded(names), why) for why, names in alike.items()]
+    return [(folded_names(names), why) for why, names in alike.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulease.model.device_states import computing, state_of
+from gpulease.model.devices import computing, state_of
 from gpulease.model.values import Device, Sample
 
 KNOWN_BY_BROKER = ("state", "leases", "note", "holder", "outside", "instance", "label", "index")

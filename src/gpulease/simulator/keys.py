@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from gpulease.errors import UnknownDevice, UsageError
-from gpulease.model.device_states import THROTTLING
+from gpulease.model.devices import THROTTLING
 from gpulease.model.quantities import parse_bytes
 from gpulease.simulator.labels import SHOWN
 from gpulease.simulator.state import MAXIMUM_INSTANCES, Use, gpu_count, instance_count

@@ -6,7 +6,7 @@ import os
 import time
 
 from gpulease.errors import GpuleaseError, SlurmUnavailable
-from gpulease.model.host_names import folded
+from gpulease.model.quantities import folded_names
 from gpulease.slurm import add, commands, fields
 from gpulease.slurm.known_jobs import nodes
 from gpulease.slurm.nodes import gpu_types, node_states, trouble_of
@@ -105,7 +105,7 @@ def gpus(there: Sequence[Mapping[str, Any]]) -> Iterator[Told]:
             troubles.setdefault(trouble[1].partition(" is ")[2], []).append(str(node.get("name")))
     for why, names in troubles.items():
         verb = "is" if len(names) == 1 else "are"
-        yield "warning", "nodes", f"{folded(names)} {verb} {why}", "Jobs that need them wait; see `sinfo -R`."
+        yield "warning", "nodes", f"{folded_names(names)} {verb} {why}", "Jobs that need them wait; see `sinfo -R`."
 
 
 def _accounting(config: Mapping[str, str]) -> Told:
@@ -167,15 +167,15 @@ def read_node_check(text: str) -> list[tuple[str, bool, float]]:
 def findings_of_check(seen: list[tuple[str, bool, float]], folder: str, began: float, ended: float) -> Iterator[Told]:
     """PURE."""
     absent = [name for name, there, _ in seen if not there]
-    names = folded([name for name, _, _ in seen])
+    names = folded_names([name for name, _, _ in seen])
     if absent:
-        text = f"{folder}, with the logs and ends of your jobs, is not there on {folded(absent)}"
+        text = f"{folder}, with the logs and ends of your jobs, is not there on {folded_names(absent)}"
         yield "error", "records", f"{text}: jobs there cannot start", SHARE
     else:
         yield "ok", "records", f"{folder} is there on {names}", ""
     apart = [name for name, _, now in seen if not began - LARGEST_SKEW <= now <= ended + LARGEST_SKEW]
     if apart:
-        text = f"the clock of {folded(apart)} differs from this one's by more than {LARGEST_SKEW:.0f} s"
+        text = f"the clock of {folded_names(apart)} differs from this one's by more than {LARGEST_SKEW:.0f} s"
         yield "error", "clocks", text, "Keep them by NTP: `timedatectl set-ntp true`. munge refuses what is too old."
     else:
         yield "ok", "clocks", f"that of {names} agrees with this one's", ""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from gpulease.errors import DriverError, NoDevices, Unavailable
-from gpulease.model.device_states import throttle_reasons
+from gpulease.model.devices import throttle_reasons
 from gpulease.model.values import Device, Process, Sample
 from gpulease.system.probe import facts, groups, pci_root
 

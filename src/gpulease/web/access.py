@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from gpulease.model.pauses import pause_after
+from gpulease.model.quantities import pause_after
 from gpulease.web.picture import Viewer
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulease.api.job_commands import by_shell
-from gpulease.broker.core.command_kind import kind_of
+from gpulease.broker.core.shapes import kind_of
 
 PROGRAMS = {
     "./use2.sh": "/home/use2.sh",

@@ -6,7 +6,7 @@ from support.kept_events import kept_events
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker.core.events import CheckRefused
-from gpulease.broker.core.lock_patience import IGNORED_FOR
+from gpulease.broker.core.state.devices import IGNORED_FOR
 
 
 def asking() -> tuple[ScriptedWorld, Client]:

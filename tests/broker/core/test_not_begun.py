@@ -70,16 +70,14 @@ def test_what_was_paused_is_held() -> None:
     assert job.state == "held"
 
 
-def test_a_job_that_was_queued_in_another_state_folder_gets_a_log_in_this_one() -> None:
-    """Before, a user whom the former broker had made no folder for there had nothing but invalid jobs."""
-    world = ScriptedWorld()
-    options = {"cwd": "/", "environment": {}, "log": "/run/gpulease/jobs/0/1.log"}
-    world.say(world.connect(uid=0), "add", **JOB, options=options)
+def test_a_job_that_is_killed_before_its_launch_is_sent_never_begins() -> None:
+    world = started_in_a_paused_queue()
+    world.checking = True
+    world.say(world.connect(uid=0), "kill", select={"ids": [[1, 1]]})
     world.turn()
-    world.answer_sample()
+    assert not world.launches
     world.turn()
-    world.disk.write("facts", "moved", {"at": world.now, "folder": "/run/gpulease/jobs"})
-    world.disk.commit()
-    world.restart()
-    until_launched(world)
-    assert world.launches[0].job.spec.log == "/jobs/0/1.log"
+    job = world.core.state.jobs.get(1)
+    assert job is not None
+    assert (job.state, job.why) == ("killed", "killed by root")
+    assert not world.core.state.jobs.delays, "its user's other jobs start as before"

@@ -8,8 +8,8 @@ import pytest
 from support.scripted import Client, ScriptedWorld
 
 from gpulease.broker.core import events
+from gpulease.broker.core.events import RunNote
 from gpulease.broker.core.notices import warn_at
-from gpulease.broker.runs import RunNote
 
 ADA, BOB = 1000, 1001
 FILE = "/home/ada/.config/gpulease/notify.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.kept_events import kept_events
 from support.scripted import ScriptedWorld
 
-from gpulease.broker.core.outside_use import ENDED_AFTER
+from gpulease.broker.core.devices import ENDED_AFTER
 
 
 def sample(world: ScriptedWorld) -> None:

@@ -8,7 +8,7 @@ import pytest
 from support.kept_events import kept_events
 from support.scripted import Client, ScriptedWorld
 
-from gpulease.broker.core import jobs, pruning
+from gpulease.broker.core import jobs
 from gpulease.model.store import HistoryEvent, Which
 from gpulease.planner.settings import Settings
 
@@ -62,7 +62,7 @@ def test_of_each_user_the_newest_ended_jobs_are_kept(world: ScriptedWorld) -> No
     ended(world, 1001, 50)
     do(world, world.connect(0), "set", name="keep-ended", value="60")
     forgotten = pass_time(world, 200)
-    assert max(forgotten) <= pruning.PIECE
+    assert max(forgotten) <= jobs.FORGOTTEN
     assert ids(world) == [*range(291, 351), *range(351, 401)]
     assert world.core.state.jobs.counts["killed"] == 110
     assert dict(world.core.state.jobs.over) == {1000: 60, 1001: 50}
@@ -120,7 +120,7 @@ def test_the_variables_of_ended_jobs_are_forgotten_after_a_while(world: Scripted
 
 
 def test_many_environments_are_looked_at_in_pieces(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "ENVIRONMENTS", 3)
+    monkeypatch.setattr(jobs, "ENVIRONMENTS", 3)
     client = world.connect(1000)
     for number in range(10):
         add(world, client, 1, environment={"N": str(number)}, hold=number == 5)
@@ -151,7 +151,7 @@ def test_another_user_cannot_give_a_job_their_variables(world: ScriptedWorld) ->
 
 
 def test_events_are_forgotten_while_the_broker_runs(world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "MAX_EVENTS", 50)
+    monkeypatch.setattr(jobs, "MAX_EVENTS", 50)
     for number in range(100):
         world.disk.append(HistoryEvent(world.now, "granted", {"id": f"L{number}"}))
     world.disk.commit()
@@ -159,7 +159,7 @@ def test_events_are_forgotten_while_the_broker_runs(world: ScriptedWorld, monkey
     assert [event.fields["id"] for event in kept_events(world.disk, 0, 1000)] == [
         f"L{number}" for number in range(50, 100)
     ]
-    pass_time(world, pruning.KEEP_EVENTS + 100)
+    pass_time(world, jobs.KEEP_EVENTS + 100)
     assert kept_events(world.disk, 0, 1000) == []
 
 

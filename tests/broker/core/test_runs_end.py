@@ -11,7 +11,7 @@ from support.scripted import ScriptedWorld
 
 from gpulease.broker.agent import runner
 from gpulease.broker.core import events
-from gpulease.broker.runs import NO_FORK, RunNote
+from gpulease.broker.core.events import NO_FORK, RunNote
 from gpulease.model.jobs import Job
 
 JOB = {"request": {"gpus": 1}, "commands": [["true"]]}

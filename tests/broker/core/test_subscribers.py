@@ -110,3 +110,51 @@ def test_a_long_table_is_not_read_again_for_each_change(world: ScriptedWorld, mo
     calm(world)
     assert len(made) <= 2 + (world.now - began) / (300 * subscriptions.ROW)
     assert client.shown["line"].keys() == {entry.id for entry in world.core.state.requests.line}
+
+
+def broken(turn: Turn, seen_by: str | None) -> dict[str, dict[str, object]]:
+    raise KeyError("a mistake of ours")
+
+
+@pytest.mark.parametrize("number", [2, MANY])
+def test_a_mistake_over_a_subscriber_costs_that_subscriber_only(
+    world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """With many subscribers the same turn was made again without end, and with few none was concluded any more."""
+    subscribe(world, number, "jobs")
+    (hurt,) = subscribe(world, 1, "leases")
+    monkeypatch.setitem(subscriptions.TABLES, "leases", broken)
+    add(world, 1)
+    world.say(world.connect(), "acquire", request={}, kind="run", wait=0.0)
+    answers: list[object] = []
+    for _ in range(TURNS):
+        world.turn()
+        answers += [one.message for one in world.sent if one.peer is hurt.peer and "error" in one.message]
+        while world.checks:
+            world.answer_check()
+        if world.core.state.subscribers.alarm_at is None and not world.ready:
+            break
+        world.jump(0.06)
+    else:
+        raise AssertionError("somebody is told without end")
+    assert len(world.core.state.requests.leases) == 1
+    assert len(world.core.state.subscribers) == number
+    assert hurt.peer not in world.core.state.subscribers
+    assert len(answers) == 1
+    assert "a mistake of ours" in "".join(world.logs)
+
+
+def test_a_mistake_over_all_of_them_ends_the_subscriptions_and_nothing_else(
+    world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(world, 3, "jobs")
+
+    def raises(*arguments: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(subscriptions, "_visit_some", raises)
+    add(world, 1)
+    world.turn()
+    assert world.core.state.jobs.counts["held"] == 1
+    assert not world.core.state.subscribers
+    assert world.core.state.subscribers.alarm_at is None

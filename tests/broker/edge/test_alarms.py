@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulease.broker.core.events import AlarmRang
 from gpulease.broker.core.instructions import SetAlarm
-from gpulease.broker.edge.alarms import SPARE, Alarms
+from gpulease.broker.edge.clock import SPARE, Alarms
 
 
 def test_alarms_come_when_they_are_due_in_their_order() -> None:

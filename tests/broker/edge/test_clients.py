@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpulease.broker.core.events import ClientGone, Event, Received
-from gpulease.broker.edge import clients, listener
+from gpulease.broker.edge import clients, connection
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.clients import Clients
-from gpulease.broker.edge.connection import MAX_LEFT
-from gpulease.broker.edge.listener import COMING
+from gpulease.broker.edge.connection import COMING, MAX_LEFT
 from gpulease.protocol.wire import pack
 
 PING = pack({"v": 1, "do": "ping"})
@@ -246,7 +245,7 @@ class Ticking:
 
 def test_who_comes_is_taken_in_a_few_at_a_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as come in a millisecond, by a clock that each of them moves."""
-    monkeypatch.setattr(listener, "time", Ticking(COMING / 8))
+    monkeypatch.setattr(connection, "time", Ticking(COMING / 8))
     for _ in range(60):
         door.connect()
     door.look()

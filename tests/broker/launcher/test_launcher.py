@@ -12,7 +12,7 @@ import pytest
 from support.other_users import needs_root
 
 from gpulease.broker.launcher.__main__ import Launcher
-from gpulease.broker.launcher.kernel import SO_PEERPIDFD
+from gpulease.broker.launcher.privileges import SO_PEERPIDFD
 from gpulease.system.service import Manager
 
 pytestmark = needs_root

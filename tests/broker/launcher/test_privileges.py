@@ -21,7 +21,7 @@ from support.other_users import needs_root
 from support.queue_site import alive, pick
 from support.waiting import wait_until
 
-from gpulease.broker.launcher import kernel
+from gpulease.broker.launcher import privileges
 from gpulease.broker.launcher.__main__ import Launcher
 from gpulease.system.service import Manager
 
@@ -44,7 +44,7 @@ def broker_of(site: SystemSite) -> int:
 
 
 def test_the_broker_that_reads_strangers_messages_has_no_privileges(system: SystemSite) -> None:
-    seen = kernel.status(broker_of(system))
+    seen = privileges.status(broker_of(system))
     assert seen["Uid"].split() == [str(BROKER)] * 4
     assert {int(seen[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
 
@@ -52,7 +52,7 @@ def test_the_broker_that_reads_strangers_messages_has_no_privileges(system: Syst
 def test_the_launcher_keeps_few_capabilities_and_no_descriptor_of_the_store(system: SystemSite) -> None:
     launcher = system.broker_pid()
     assert launcher is not None
-    few = int(kernel.status(launcher)["CapPrm"], 16)
+    few = int(privileges.status(launcher)["CapPrm"], 16)
     assert few.bit_count() <= 6
     opened = [os.readlink(f"/proc/{launcher}/fd/{name}") for name in os.listdir(f"/proc/{launcher}/fd")]
     assert not [path for path in opened if "state.db" in path]
@@ -332,7 +332,7 @@ def test_a_setuid_child_of_a_job_is_not_signalled(system: SystemSite) -> None:
     id = system.add(system.alice, f"{program} 600 & echo $!; wait")["ok"]["first"]
     child = int(system.said(id, "\n"))
     try:
-        wait_until(lambda: kernel.status(child)["Uid"].split()[1] == "0")
+        wait_until(lambda: privileges.status(child)["Uid"].split()[1] == "0")
         system.told(system.alice, "kill", select=pick(id))
         assert system.end(id)[0]["state"] == "killed"
         assert alive(child)

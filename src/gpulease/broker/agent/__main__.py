@@ -20,12 +20,11 @@ import sys
 import time
 
 from gpulease.broker import trees
-from gpulease.broker.agent import log_limit, runner
+from gpulease.broker.agent import files, runner
 from gpulease.broker.agent.runner import Order
-from gpulease.broker.core.events import Event, Found, Launched, LaunchFailed, RunEnded
+from gpulease.broker.core.events import SHORTAGES, UNSEEN, Event, Found, Launched, LaunchFailed, RunEnded, RunNote
 from gpulease.broker.orders import LARGEST, packed
 from gpulease.broker.outbox import PacedOutbox
-from gpulease.broker.runs import SHORTAGES, UNSEEN, RunNote
 from gpulease.protocol.wire import Unpacker, pack
 from gpulease.system import identity
 from gpulease.system.execution import use_default_signals
@@ -228,7 +227,7 @@ class Agent:
 
     def _ended(self, run: Run, code: int | None) -> Event:
         if run in self._logs:
-            log_limit.cut(*self._logs.pop(run))
+            files.cut_log(*self._logs.pop(run))
         return RunEnded(*run, code)
 
     def _cut_logs(self) -> None:
@@ -236,7 +235,7 @@ class Agent:
         if now >= self._logs_due:
             self._logs_due = now + LOG_CHECK_INTERVAL
             for path, limit in self._logs.values():
-                log_limit.cut(path, limit)
+                files.cut_log(path, limit)
 
     def _tell(self, events: list[Event]) -> None:
         self._unsent += b"".join(map(packed, events))

@@ -6,17 +6,87 @@ Orders are messages of the broker's (broker/orders.py); what comes back are even
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import stat
 import time
 from typing import Any
 
 from gpulease.broker import trees
-from gpulease.broker.agent import journal, spawn
-from gpulease.broker.core.events import EndRead, Event, Found, Launched, LaunchFailed, TreeSeen
-from gpulease.broker.runs import NOT_NOTED, SHORTAGES, UNSTARTABLE, UNWRITTEN, Root, RunNote
+from gpulease.broker.agent import files
+from gpulease.broker.core.events import (
+    NOT_NOTED,
+    SHORTAGES,
+    UNSTARTABLE,
+    UNWRITTEN,
+    EndRead,
+    Event,
+    Found,
+    Launched,
+    LaunchFailed,
+    Root,
+    RunNote,
+    TreeSeen,
+)
+from gpulease.errors import GpuleaseError
 from gpulease.model import jobs
 from gpulease.system import identity
+from gpulease.system.execution import check_command
+
+# A job runs below a small shell that outlives broker and agent, and notes when it begins and with which code it ended.
+# $1 note, $2 folder, then the command. `1<>` writes over what is there.
+SCRIPT = (
+    'j=$1 d=$2; shift 2; echo "$$" 1<>"$j" || exit 122; '
+    'cd -- "$d" || { echo "$$ no-folder" 1<>"$j"; exit 125; }; '
+    'command -v -- "$1" >/dev/null || { echo "$$ no-command" 1<>"$j"; exit 127; }; '
+    'umask "${GPULEASE_UMASK:-022}" 2>/dev/null; unset GPULEASE_UMASK; '  # the submitter's, not the broker's
+    # A shell that cannot fork ends at once, dash with 2 and bash with 254; where bash is killed, $? is 0 here.
+    'trap \'case $? in 2|254) echo "$$ no-fork" 1<>"$j";; esac\' EXIT; '
+    '"$@"; c=$?; trap - EXIT; echo "$$ $c" 1<>"$j"; exit $c'
+)
+SHELL = "/bin/sh"
+# What a shell would do itself, and a job means as a program, if there is one: `exit` would end the shell unnoticed.
+BUILTINS = frozenset(
+    """. : [ alias bg break builtin cd chdir command continue declare echo eval exec exit export false fc fg getopts
+    hash help history jobs kill let local printf pwd read readonly return set shift source test times trap true type
+    typeset ulimit umask unalias unset wait""".split()  # noqa: SIM905  # a list of them takes forty lines
+)
+ENV = "/usr/bin/env"
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
+NULL = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+DEFAULT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})  # whatever its starter ignores
+
+
+def start_shell(words: list[str], environ: dict[str, str], log: int) -> int:
+    """The pid of a new session that runs `words`, with its output to the open file `log`."""
+    output = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
+    return os.posix_spawn(
+        SHELL, words, environ, file_actions=[NULL, *output], setsid=True, setsigdef=DEFAULT, setsigmask=()
+    )
+
+
+def open_log(path: str, fresh: bool = False) -> int:
+    """Without waiting for whoever reads a pipe; `fresh`: with nothing in it, as of an older queue."""
+    descriptor = os.open(path, APPEND | os.O_NONBLOCK | (os.O_TRUNC if fresh else 0), 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+    return descriptor
+
+
+def words_for(note: str, cwd: str, command: list[str]) -> list[str]:
+    through = [ENV] if command[0] in BUILTINS and os.path.exists(ENV) else []
+    return [SHELL, "-c", SCRIPT, "gpulease-job", note, cwd, *through, *command]
+
+
+def why_not(command: list[str], environ: dict[str, str], cwd: str) -> str | None:
+    """Why a command cannot be started at all, in a sentence; None when it can."""
+    try:
+        check_command(command[0], environ.get("PATH"), cwd)
+    except GpuleaseError as trouble:
+        return trouble.what
+    return None
+
 
 Order = dict[str, Any]
 TAIL = 1 << 16  # bytes of a failed job's output that are searched for out-of-memory
@@ -34,7 +104,7 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
         where = os.path.dirname(order["note"])
         return _failed(order, f"{where!r} cannot be written", trouble)._replace(temporary=True)  # no fault of the job's
     try:
-        output = spawn.open_log(log, order["fresh"])
+        output = open_log(log, order["fresh"])
     except OSError as trouble:
         return _failed(order, f"its log {log!r} cannot be written", trouble)
     try:
@@ -45,7 +115,7 @@ def launch(order: Order, environment: dict[str, str], login: dict[str, str]) -> 
         # What every job gets stands at the beginning, where the mark is quickly found, and wins.
         given = {**order["given"], **login}
         environ = {**given, **environment, **given}
-        pid = spawn.start(spawn.words_for(order["note"], order["cwd"], order["command"]), environ, output)
+        pid = start_shell(words_for(order["note"], order["cwd"], order["command"]), environ, output)
     except (OSError, ValueError) as trouble:
         return _failed(order, "its shell cannot be started", trouble)
     finally:
@@ -78,10 +148,10 @@ def _say_changed(output: int, order: Order, changed: int) -> None:
 
 def _prepare(note: str) -> None:
     try:
-        journal.prepare(note)
+        files.prepare_note(note)
     except FileNotFoundError:  # the first run of this user
         os.makedirs(os.path.dirname(note), 0o700, exist_ok=True)
-        journal.prepare(note)
+        files.prepare_note(note)
 
 
 def _failed(order: Order, what: str, trouble: OSError | ValueError) -> LaunchFailed:
@@ -99,7 +169,7 @@ def read_end(order: Order, environment: dict[str, str]) -> Event:
     tail = None
     with contextlib.suppress(OSError):  # what it wrote is a hint, and no more
         begin = max(order["log_begin"], _size(order["log"]) - TAIL)
-        tail = journal.read_own(order["log"], begin, TAIL) if failed else None
+        tail = files.read_own(order["log"], begin, TAIL) if failed else None
     doubtful = noted.code in UNSTARTABLE or noted.trouble == "no-command"
     memory = jobs.ran_out_of_memory(tail or b"")
     return EndRead(order["id"], order["run"], noted, memory, _unstartable(order, environment) if doubtful else None)
@@ -115,11 +185,11 @@ def _outcome(order: Order) -> RunNote:
 
 
 def _note(order: Order) -> RunNote:
-    return journal.read(order["note"], order["former"])
+    return files.read_note(order["note"])
 
 
 def _unstartable(order: Order, environment: dict[str, str]) -> str | None:
-    found = spawn.why_not(order["command"], environment, order["cwd"])
+    found = why_not(order["command"], environment, order["cwd"])
     return None if found is None else found[:1].lower() + found[1:].rstrip(".")
 
 
@@ -186,6 +256,6 @@ def remove(order: Order) -> None:
 
 def remove_notes(order: Order) -> None:
     try:
-        journal.clear(order["folder"], order["kept"])
+        files.remove_notes(order["folder"], order["kept"])
     except OSError:
         return

@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import Any
 
 from gpulease.broker.core import bulk, caps, jobs, notices
-from gpulease.broker.core.batch import Batch
 from gpulease.broker.core.dependencies import predecessors
 from gpulease.broker.core.events import AddProgress, Received
 from gpulease.broker.core.instructions import Continue
@@ -17,7 +16,7 @@ from gpulease.broker.core.limits import allowance, check_jobs, request_of, time_
 from gpulease.broker.core.state.jobs import size_of
 from gpulease.broker.core.transfer import IN_MOVE
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import BatchParts, BatchRange, PendingBatch
+from gpulease.broker.core.values import Batch, BatchParts, BatchRange, PendingBatch
 from gpulease.errors import NotPermitted, TooMuch, UsageError
 from gpulease.model import fields
 from gpulease.model import jobs as model_jobs

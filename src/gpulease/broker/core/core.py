@@ -13,22 +13,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulease.broker.core import (
-    backup,
     bulk,
+    devices,
     events,
     full_disk,
     grants,
     history,
     jobs,
-    known_devices,
     lease_verbs,
-    limit_names,
+    limits,
     neighbours,
     notices,
     order,
-    outside_use,
     packing,
-    pruning,
     recovery,
     requests,
     runs,
@@ -38,7 +35,7 @@ from gpulease.broker.core.events import Event, Received
 from gpulease.broker.core.instructions import DevicesSampled, Instruction, LookUpAccount, Send, SetAlarm, WriteLog
 from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.state import State
-from gpulease.broker.core.turn import AccountUnknown, Planned, Turn, World
+from gpulease.broker.core.turn import AccountUnknown, Planned, Turn, World, as_error
 from gpulease.broker.core.values import NOTHING, About
 from gpulease.errors import GpuleaseError, StateError
 from gpulease.model.peer import Peer
@@ -211,7 +208,7 @@ class Core:
         self._note_trouble(trouble)
         if isinstance(trouble, StateError) and (yield from self._without_disk(event, now)):
             return
-        reported = trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble)
+        reported = as_error(trouble)
         if not isinstance(trouble, GpuleaseError):
             yield WriteLog("".join(traceback.format_exception(trouble)))
         if isinstance(event, Received) and not self._may_continue(event, trouble, now):
@@ -269,7 +266,7 @@ class Core:
         else:
             yield from self._log_once(f"cannot grant: {trouble.what}")
         turn = self._turn(now)
-        requests.refuse_unwritten(turn, trouble if isinstance(trouble, GpuleaseError) else _mistake(trouble))
+        requests.refuse_unwritten(turn, as_error(trouble))
         grants.stop_check(turn)
         subscriptions.send_changes(turn)
         neighbours.update(turn)
@@ -277,11 +274,6 @@ class Core:
         self._planned.decided = self.state.revision
         yield from turn.instructions
         yield from self._retry("plan", now)
-
-
-def _mistake(trouble: Exception) -> GpuleaseError:
-    """A mistake of ours must cost one request, not everybody's broker."""
-    return GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
 
 
 # -------------------------------------------------------------------- what each event does
@@ -292,19 +284,19 @@ def _client_gone(turn: Turn, event: events.ClientGone) -> None:
         turn.state.jobs.gather(event.peer, None)
     turn.state.subscribers.drop(event.peer)
     requests.client_gone(turn, event.peer)
-    backup.client_gone(turn, event.peer)
+    lease_verbs.end_backup(turn, event.peer)
 
 
 def _sampled(turn: Turn, event: events.Sampled) -> None:
     turn.state.devices.sampling = False
-    sample = known_devices.identified(turn.state, event.sample)
+    sample = devices.identified(turn.state, event.sample)
     turn.state.devices.set_sample(sample, turn.now)
-    known_devices.update(turn)
+    devices.update_known(turn)
     requests.resume(turn)
     packing.observe(turn)
     notices.check_lost_devices(turn)
     neighbours.look(turn)
-    turn.emit(DevicesSampled(turn.now, sample.devices, outside_use.update(turn)))
+    turn.emit(DevicesSampled(turn.now, sample.devices, devices.update_outside_use(turn)))
 
 
 def _sample_failed(turn: Turn, event: events.SampleFailed) -> None:
@@ -347,7 +339,7 @@ def _config_read(turn: Turn, event: events.ConfigRead) -> None:
 def _log_unknown_names(turn: Turn, id: str = "") -> None:
     """Once the directory of users was asked for them."""
     try:
-        found = limit_names.unknown_names(turn)
+        found = limits.unknown_names(turn)
     except AccountUnknown:
         return turn.alarm(LOOKUP_RETRY, "strangers")
     for text in found:
@@ -390,18 +382,18 @@ ALARMS: dict[str, Callable[[Turn, str], object]] = {
     "held": lambda turn, id: history.sample_held_devices(turn),
     "usage": _write_usage,
     "plan": lambda turn, id: turn.state.touch(),
-    "outside": lambda turn, id: outside_use.write(turn),
+    "outside": lambda turn, id: devices.write_outside_use(turn),
     "lost": lambda turn, id: notices.record_lost_devices(turn),
-    "known-devices": lambda turn, id: known_devices.write(turn),
+    "known-devices": lambda turn, id: devices.write_known(turn),
     "late": lambda turn, id: None,
     "time-limit": runs.time_limit_reached,
     "write-job": full_disk.write,
     "forget-request": full_disk.forget_request,
     "trees": lambda turn, id: runs.check_trees(turn),
     "free": jobs.free_later,
-    "prune": lambda turn, id: pruning.prune(turn),
-    "backup": backup.too_long,
-    "forget-environments": pruning.forget_environments,
+    "prune": lambda turn, id: jobs.prune(turn),
+    "backup": lease_verbs.backup_too_long,
+    "forget-environments": jobs.forget_environments,
     "agent": runs.next_agent,
     "overdue": lambda turn, id: runs.overdue(turn),
     "tidy": runs.remove_notes,

@@ -13,10 +13,9 @@ from gpulease.broker.core import jobs, leases, notices
 from gpulease.broker.core.events import Checked, CheckRefused, Occupancy
 from gpulease.broker.core.instructions import Unlock
 from gpulease.broker.core.limits import allowance, longest
-from gpulease.broker.core.lock_patience import lock_held, lock_taken
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import FRESH_FOR, Turn
-from gpulease.broker.core.values import Checking, Idle, Refused
+from gpulease.broker.core.values import Blocker, Checking, Idle, Refused
 from gpulease.model.values import Cause
 from gpulease.planner import Grant, Plan, lease_of, of_user, plan
 from gpulease.planner.forecast import KnownEnds
@@ -28,6 +27,8 @@ MEMORY_CHECK_INTERVAL = 5.0  # seconds between looks at the host's memory while 
 PAUSED = Cause("The queue is paused; `gpulease resume --queue` goes on.", "queue paused")
 BEING_KILLED = Cause("Jobs of its user are being killed, and none starts until that is done.", "jobs being killed")
 LOST_DEVICE = Occupancy(None, None, "the driver does not know it any more")
+GAP = 1.0  # seconds between two refusals for safe-gpu's lock that count as one
+FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept waiting
 PLAN_AGE_LIMIT = 1.0  # seconds after which a reason that speaks of time is worked out anew
 
 # -------------------------------------------------------------------- the plan
@@ -206,7 +207,7 @@ def checked(turn: Turn, event: Checked) -> None:
         state.devices.set_device(uuid, event.seen.get(uuid, LOST_DEVICE))
     notices.check_lost_devices(turn)
     state.devices.check = Idle()
-    return lock_taken(turn)
+    return _lock_taken(turn)
 
 
 def check_refused(turn: Turn, event: CheckRefused) -> None:
@@ -218,7 +219,7 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
     if before.shown_from is not None:
         shown_from = min(shown_from, before.shown_from)
     if event.temporary:
-        lock_held(turn, event)
+        _lock_held(turn, event)
     stop_check(turn)
     turn.state.devices.check = Refused(event.why, shown_from)
     turn.planned.decided = turn.state.revision
@@ -232,3 +233,30 @@ def stop_check(turn: Turn) -> None:
         state.devices.check = Idle()
     state.devices.locked = True
     unlock(turn)
+
+
+def _lock_held(turn: Turn, event: CheckRefused) -> None:
+    """Somebody holds safe-gpu's lock while others want a device. Any user of the host can, so there is an end to it.
+
+    The time is counted by user, since one process may follow another. Each may take `safe-gpu-patience` of the line's
+    time between two checks. Then that user is not waited for during an hour, and is named in the events and in the
+    status. While somebody holds the lock no other user of safe-gpu chooses, so that a grant without it can only collide
+    with the holder's choice.
+    """
+    state, patience = turn.state, turn.state.settings.safe_gpu_patience
+    before = state.devices.blockers.get(event.user, Blocker(turn.now))
+    since = turn.now - before.seen
+    spent = before.spent + since if since <= GAP else max(0.0, before.spent - since * FORGIVEN)
+    if spent < patience:
+        return state.devices.blockers.put(event.user, Blocker(turn.now, spent))
+    why = f"kept safe-gpu's lock for {patience:g} s, and is not waited for during the next hour"
+    state.record(turn.now, "passed-by", user=event.user, pid=event.pid, devices=[], why=why)
+    return state.devices.blockers.put(event.user, Blocker(turn.now, ignored_since=turn.now))
+
+
+def _lock_taken(turn: Turn) -> None:
+    """A check was taken, so the holder let go in time, unless somebody is ignored."""
+    blockers = turn.state.devices.blockers
+    if blockers and not turn.state.devices.ignored_users(turn.now):
+        for user in list(blockers):
+            blockers.drop(user)

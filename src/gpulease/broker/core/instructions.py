@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease.broker.core.events import EMPTY, ProcessKey, Received
-from gpulease.broker.runs import Root
+from gpulease.broker.core.events import EMPTY, ProcessKey, Received, Root
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import Asked, DeviceName
@@ -104,7 +103,6 @@ class RunPlace(NamedTuple):
     """Where a run is noted and how long its log may be."""
 
     note: str
-    former: str  # the journal of all runs, as former versions had it
     log_limit: int | None  # bytes
 
 
@@ -115,6 +113,12 @@ class Launch(NamedTuple):
     place: RunPlace
     environment: dict[str, str]  # the submitter's
     given: dict[str, str]  # what every job gets
+
+
+class CancelLaunch(NamedTuple):
+    """The job is to end: if its launch has not been sent to its agent yet, `LaunchFailed` follows instead."""
+
+    job: Job
 
 
 class ReadEnd(NamedTuple):
@@ -281,10 +285,10 @@ class Stop(NamedTuple):
 
 # fmt: off
 Instruction = (
-    Send | Check | Unlock | UpdateNeighbours | TakeSample | Watch | Unwatch | SetAlarm | CancelAlarm | Launch | ReadEnd
-    | FindRun | SignalTree | ForceEnd | ReplaceAgent | RemoveLogs | RemoveNotes | CallHook | Notify | Continue
-    | LookUpAccount | AskForOrder | LeaseStarted | LeaseEnded | JobEnded | DevicesSampled | AnswerHistory | FreezeState
-    | UnfreezeState | WriteLog | Stop
+    Send | Check | Unlock | UpdateNeighbours | TakeSample | Watch | Unwatch | SetAlarm | CancelAlarm | Launch
+    | CancelLaunch | ReadEnd | FindRun | SignalTree | ForceEnd | ReplaceAgent | RemoveLogs | RemoveNotes | CallHook
+    | Notify | Continue | LookUpAccount | AskForOrder | LeaseStarted | LeaseEnded | JobEnded | DevicesSampled
+    | AnswerHistory | FreezeState | UnfreezeState | WriteLog | Stop
 )
 # fmt: on
 EARLY = (Check, TakeSample)

@@ -12,15 +12,16 @@ from itertools import islice
 from typing import Any
 
 from gpulease.broker.core import caps, dependencies, history, learned, leases, notices, packing
-from gpulease.broker.core.batch import Batch
 from gpulease.broker.core.instructions import CallHook, RemoveLogs
 from gpulease.broker.core.leases import Releaser
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
+from gpulease.broker.core.values import Batch
 from gpulease.model import jobs as model_jobs
 from gpulease.model import visible
 from gpulease.model.job_selection import job_number, line_id
 from gpulease.model.jobs import Job
+from gpulease.model.store import Document, Which
 from gpulease.model.values import Cause, Lease, Owner, Waiting
 from gpulease.planner import Grant
 from gpulease.protocol.messages import JobRow
@@ -59,14 +60,8 @@ def start(turn: Turn, grant: Grant) -> None:
     advance(
         turn, before, "start", tries=before.tries + 1, run=before.run + 1, started=turn.now, ended=None,
         devices=tuple(turn.state.devices.labels(grant.devices)), exit_code=None, signal=None, why=None,
-        out_of_memory=False, log_begin=0, log=_log_of_run(turn, before),
+        out_of_memory=False, log_begin=0,
     )  # fmt: skip
-
-
-def _log_of_run(turn: Turn, job: Job) -> str:
-    """Where a broker in another folder would have put it, its user may make no folder."""
-    moved = turn.state.jobs.moved
-    return default_log(turn, job.uid, job.id) if moved and job.spec.log.startswith(f"{moved.folder}/") else job.spec.log
 
 
 def kill_waiting(turn: Turn, job: Job, why: str) -> None:
@@ -267,3 +262,49 @@ EFFECTS: dict[str, Callable[[Turn, Job, Job], object]] = {
     "announce": _announce,
 }
 BATCH_EFFECTS: dict[str, Callable[[Turn, Batch, int, int], None]] = {"write": _write_batch, "join-line": _join_batch}
+
+
+# -------------------------------------------------------------------- forgetting
+
+
+PRUNE_INTERVAL = 60.0  # seconds between looks at whether there is something to forget
+SOON = 0.05  # and while there is
+FORGOTTEN = 100  # jobs that are forgotten in one turn
+ENVIRONMENTS_INTERVAL = 600.0  # seconds between looks at the environments of ended jobs
+ENVIRONMENTS = 500  # environments that are looked at in one turn
+EVENTS = 1000  # events that are looked at in one turn
+KEEP_EVENTS = 90 * 86400.0  # seconds
+MAX_EVENTS = 1_000_000
+
+
+def prune(turn: Turn) -> None:
+    rows = _too_many(turn) or _too_old(turn)
+    gone: list[Job] = list(map(model_jobs.read, rows))
+    forget(turn, gone)
+    events = turn.state.store.forget_events(turn.now - KEEP_EVENTS, MAX_EVENTS, EVENTS)
+    learned.prune(turn)
+    turn.alarm(SOON if len(gone) == FORGOTTEN or events == EVENTS else PRUNE_INTERVAL, "prune")
+
+
+def forget_environments(turn: Turn, after: str) -> None:
+    """Of jobs that ended a while ago: their variables may be secret, and few are run again. From the key `after` on."""
+    state, longest = turn.state, turn.state.settings.keep_env_for
+    looked = {} if longest is None else state.store.environments_in_use(turn.now - longest, after, ENVIRONMENTS)
+    coming = {batch.environment for batch in state.jobs.adding.values()}
+    state.jobs.drop_environments([key for key, in_use in looked.items() if not in_use and key not in coming])
+    more = len(looked) == ENVIRONMENTS
+    turn.alarm(SOON if more else ENVIRONMENTS_INTERVAL, "forget-environments", max(looked) if more else "")
+
+
+def _too_many(turn: Turn) -> list[Document]:
+    """The oldest of somebody who has more than are kept."""
+    state, kept = turn.state, turn.state.settings.keep_ended
+    for uid, number in state.jobs.over.items():
+        if kept is not None and number > kept:
+            return state.store.some_jobs(Which(model_jobs.ENDS, uid), min(FORGOTTEN, number - kept))[0]
+    return []
+
+
+def _too_old(turn: Turn) -> list[Document]:
+    longest = turn.state.settings.keep_ended_for
+    return [] if longest is None else turn.state.store.jobs_ended(turn.now - longest, FORGOTTEN)

@@ -1,25 +1,30 @@
-"""What each request about leases and devices does. One function a verb; each either replies or raises."""
+"""What each request about leases, devices and the broker itself does. One function a verb; it replies or raises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulease.broker.core import backup, bulk, history, job_verbs, notices, releases, requests, subscriptions
+from gpulease.broker.core import bulk, history, job_verbs, notices, releases, requests, subscriptions
 from gpulease.broker.core import learned as core_learned
 from gpulease.broker.core import status as core_status
 from gpulease.broker.core.add import check_user
-from gpulease.broker.core.estimate import estimate_starts
 from gpulease.broker.core.events import Listing, Received
-from gpulease.broker.core.instructions import Stop
+from gpulease.broker.core.instructions import FreezeState, Stop, UnfreezeState
+from gpulease.broker.core.limits import unknown_names
+from gpulease.broker.core.order import trouble_of
 from gpulease.broker.core.releases import only_managers
+from gpulease.broker.core.status import estimate_starts
 from gpulease.broker.core.turn import FRESH_FOR, Turn
-from gpulease.errors import ProtocolError, UsageError
+from gpulease.errors import NotPermitted, ProtocolError, TooMuch, UsageError
 from gpulease.model.device_selection import find
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
 from gpulease.model.values import Device
+from gpulease.planner import settings
 from gpulease.protocol.check import check
 from gpulease.protocol.messages import (
+    BackedUp,
+    BackupRequest,
     DevicesRequest,
     EventsRequest,
     Excluded,
@@ -28,12 +33,14 @@ from gpulease.protocol.messages import (
     Learned,
     LearnedRequest,
     NotifyRequest,
+    SetRequest,
     Stopped,
 )  # fmt: skip
 from gpulease.render.hidden import of_event, viewer
 
 MAX_EVENTS = 10_000
 EVENTS, LINES = 400, 300  # of one piece
+LONGEST_BACKUP = 600.0  # seconds for a copy
 NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
 
 
@@ -139,6 +146,37 @@ def _named_devices(turn: Turn, event: Received) -> list[Device]:
     return [find(name, devices) for name in message["what"]]
 
 
+def set_parameter(turn: Turn, event: Received) -> None:
+    message: SetRequest = event.message
+    asked, text = message.get("name"), message.get("value")
+    name = None if asked is None else settings.find(asked)
+    if name is not None and text is not None:
+        _set(turn, event.peer, name, text)
+    state = turn.state
+    rows = settings.shown(state.settings, state.policy, state.texts, state.config, state.manages(event.peer.uid))
+    for row in rows:
+        row["warnings"] = _warnings(turn, row["name"]) if name in (None, row["name"]) else []
+    turn.reply(event.peer, {"parameters": [row for row in rows if name in (None, row["name"])]})
+
+
+def _warnings(turn: Turn, name: str) -> list[str]:
+    if name == "limits":
+        return unknown_names(turn)
+    trouble = trouble_of(turn.state.requests.custom_order) if name == "policy.order" else None
+    return [] if trouble is None else [f"{trouble} The built-in order goes on."]
+
+
+def _set(turn: Turn, peer: Peer, name: str, text: str) -> None:
+    if not turn.state.manages(peer.uid):
+        raise NotPermitted("Only root and the user who runs the broker may set parameters.", "Ask one of them.")
+    if not settings.PARAMETERS[name].by_set:
+        step = "Write it there, and send the broker SIGHUP."
+        raise NotPermitted(f"{name} is code that the broker runs: it is set in the config file only.", step)
+    if text != "default":
+        settings.parse(name, text)
+    turn.state.write_setting(name, None if text == "default" else text)
+
+
 def stop(turn: Turn, event: Received) -> None:
     only_managers(turn, event.peer)
     state = turn.state
@@ -167,6 +205,38 @@ def learned(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, known if gone is None else {**known, "forgotten": gone})
 
 
+def backup(turn: Turn, event: Received) -> None:
+    """The state's file stays as it is while a client copies it; what is committed meanwhile is in the log beside it.
+
+    The client's connection, or ten minutes, bound how long.
+    """
+    state, peer = turn.state, event.peer
+    if not state.manages(peer.uid):
+        raise NotPermitted("Only root and the user who runs the broker may copy its state.", "Ask one of them.")
+    message: BackupRequest = event.message
+    if message.get("done"):
+        held = state.backup is not None and state.backup[0] is peer
+        end_backup(turn, peer)
+        return turn.reply(peer, BackedUp(held=held))
+    if state.backup is not None:
+        raise TooMuch("Another copy of the state is being made.", "Try again when it is done.")
+    number = f"{turn.now}"
+    state.backup = (peer, number)
+    turn.alarm(LONGEST_BACKUP, "backup", number)
+    return turn.emit(FreezeState(peer))
+
+
+def end_backup(turn: Turn, peer: Peer) -> None:
+    if turn.state.backup is not None and turn.state.backup[0] is peer:
+        turn.state.backup = None
+        turn.emit(UnfreezeState())
+
+
+def backup_too_long(turn: Turn, number: str) -> None:
+    if turn.state.backup is not None and turn.state.backup[1] == number:
+        end_backup(turn, turn.state.backup[0])
+
+
 VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "acquire": requests.acquire,
     "why": requests.ask_why,
@@ -186,7 +256,8 @@ VERBS: dict[str, Callable[[Turn, Received], None]] = {
     "include": include,
     "notify": notify,
     "ping": ping,
+    "set": set_parameter,
     "stop": stop,
-    "backup": backup.backup,
+    "backup": backup,
     **job_verbs.JOB_VERBS,
 }

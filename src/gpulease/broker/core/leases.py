@@ -12,12 +12,11 @@ from typing import NamedTuple
 from gpulease.broker.core import history, learned, notices
 from gpulease.broker.core.events import ProcessKey
 from gpulease.broker.core.instructions import CancelAlarm, Check, LeaseEnded, Unwatch, Watch
-from gpulease.broker.core.lock_patience import ignored_users
-from gpulease.broker.core.records import Pending
 from gpulease.broker.core.state import State
+from gpulease.broker.core.state.devices import Ended
+from gpulease.broker.core.state.requests import Pending
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Checking, Refused
-from gpulease.broker.core.views import Ended
 from gpulease.errors import GpuleaseError
 from gpulease.model.lifecycle import LEASE, LEASE_ENDS, START, transition
 from gpulease.model.values import Lease, Owner
@@ -261,7 +260,7 @@ def check(turn: Turn, devices: frozenset[str]) -> None:
     shown_from = before.shown_from if isinstance(before, Refused) else None
     state.devices.check = Checking(devices, state.revision, shown_from)
     state.devices.locked = True
-    turn.emit(Check(state.revision, tuple(sorted(devices)), ignored_users(state, turn.now)))
+    turn.emit(Check(state.revision, tuple(sorted(devices)), state.devices.ignored_users(turn.now)))
 
 
 def _waited(step: LeaseStep) -> float:

@@ -7,7 +7,7 @@ from math import inf
 
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
-from gpulease.errors import GpuleaseError, NotEnoughDevices, NotPermitted, TooMuch
+from gpulease.errors import BrokerUnavailable, GpuleaseError, NotEnoughDevices, NotPermitted, TooMuch
 from gpulease.model.device_selection import resolve
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
@@ -132,3 +132,24 @@ def _impossible(turn: Turn, probe: Waiting) -> Reason | None:
         return None
     reason = decided.reason(probe.id)
     return reason if reason.code in NEVER else None
+
+
+# -------------------------------------------------------------------- limits of nobody
+
+
+def unknown_names(turn: Turn) -> list[str]:
+    """A sentence for each of them."""
+    unknown = [_unknown(turn, limit) for limit in turn.state.policy.limits]
+    return [f"There is no {who} here now, of whom the limits speak." for who in unknown if who is not None]
+
+
+def _unknown(turn: Turn, limit: Limit) -> str | None:
+    if limit.scope == "priority" or limit.name == "*":
+        return None
+    try:
+        if limit.scope == "user" and not limit.name.startswith("@"):
+            return None if turn.world.uid_of(limit.name) is not None else f"user {limit.name[:40]!r}"
+        group = limit.name.removeprefix("@") if limit.scope == "user" else limit.name
+        return None if turn.world.has_group(group) else f"group {group[:40]!r}"
+    except BrokerUnavailable:
+        return None  # nobody knows

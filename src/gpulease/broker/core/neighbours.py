@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpulease.broker.core import outside_use
+from gpulease.broker.core.devices import update_outside_use
 from gpulease.broker.core.events import LockUsed, NeighboursChanged, ProcessKey
 from gpulease.broker.core.grants import wanted
 from gpulease.broker.core.instructions import Holding, UpdateNeighbours, WriteLog
@@ -93,12 +93,12 @@ def is_placeholder(process: Process, placeholders: Mapping[ProcessKey, str]) -> 
 
 
 def changed(turn: Turn, event: NeighboursChanged) -> None:
-    devices = turn.state.devices
-    devices.neighbour_holds.replace(event.held)
-    devices.placeholders.replace(event.placeholders)
-    if devices.neighbours_shown != event.shown:
-        devices.neighbours_shown = event.shown
-    outside_use.update(turn)
+    known = turn.state.devices
+    known.neighbour_holds.replace(event.held)
+    known.placeholders.replace(event.placeholders)
+    if known.neighbours_shown != event.shown:
+        known.neighbours_shown = event.shown
+    update_outside_use(turn)
 
 
 # -------------------------------------------------------------------- devices that go back

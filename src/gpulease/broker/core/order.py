@@ -10,7 +10,7 @@ from gpulease.broker.core.events import OrderAnswered
 from gpulease.broker.core.instructions import AskForOrder, WriteLog
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import CustomOrder
-from gpulease.model.pauses import pause_after
+from gpulease.model.quantities import pause_after
 from gpulease.planner.fairness import Standing
 from gpulease.planner.order import entries, ranked, wrong_with
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulease.broker.core import (
-    history,
-    jobs,
-    known_devices,
-    learned,
-    leases,
-    limit_names,
-    neighbours,
-    notices,
-    packing,
-    runs,
-)
+from gpulease.broker.core import devices, history, jobs, learned, leases, limits, neighbours, notices, packing, runs
 from gpulease.broker.core.instructions import WriteLog
 from gpulease.broker.core.leases import UNCLAIMED, watch
-from gpulease.broker.core.records import read_lease, read_pending
-from gpulease.broker.core.state.learned import LEARNT
+from gpulease.broker.core.state import LEARNT
+from gpulease.broker.core.state.requests import read_lease, read_pending
 from gpulease.broker.core.turn import Turn
-from gpulease.broker.core.values import BatchRange, Cap, Moved, NoticeChoice
+from gpulease.broker.core.values import BatchRange, Cap, NoticeChoice
 from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import line_id
 from gpulease.model.request import stored_request
@@ -39,7 +28,6 @@ def load(turn: Turn) -> None:
     _load_leases(turn)
     _load_line(turn)
     _load_jobs(turn)
-    _skip_numbers(turn)
     history.leases_found(turn)
     turn.alarm(FIRST_PRUNING, "prune")
     turn.alarm(FIRST_PRUNING, "forget-environments")
@@ -53,8 +41,6 @@ def _load_facts(turn: Turn) -> None:
     number = facts.get("number", {}).get("value", 0)
     state.requests.number = number
     state.requests.numbers_kept = number
-    if "moved" in facts:
-        state.jobs.moved = Moved(facts["moved"]["at"], facts["moved"]["folder"])
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
     state.learned.charge(*({user: Spent(*spent) for user, spent in one.items()} for one in (usage, records)))
     state.learned.peaks.fill({shape: Peak(*peak) for shape, peak in facts.get("peaks", {}).items()})
@@ -65,10 +51,10 @@ def _load_facts(turn: Turn) -> None:
     chosen = facts.get("notices", {}).items()
     state.chosen.fill({int(uid): NoticeChoice(file, tuple(events)) for uid, (file, events) in chosen})
     neighbours.load(turn, facts.get("neighbours", {}))
-    known_devices.load(state, facts.get("devices", {}))
+    devices.load_known(state, facts.get("devices", {}))
     state.devices.excluded.fill({uuid: document["note"] for uuid, document in store.load("excluded").items()})
     state.texts.fill({name: document["text"] for name, document in store.load("settings").items()})
-    for complaint in (*state.use_settings(), *limit_names.unknown_names(turn)):
+    for complaint in (*state.use_settings(), *limits.unknown_names(turn)):
         turn.emit(WriteLog(complaint))
 
 
@@ -112,11 +98,7 @@ def _load_jobs(turn: Turn) -> None:
     last = state.store.jobs(most=1, newest=True)
     known = state.store.get("facts", "job") or {}
     state.jobs.number = max(last[0]["id"] if last else 0, known.get("value", 0))
-    batches = {
-        token: BatchRange(*(numbers if len(numbers) == 3 else (*numbers, numbers[1] + 1)))
-        for token, numbers in known.get("batches", {}).items()
-    }
-    state.jobs.batches.fill(batches)
+    state.jobs.batches.fill({token: BatchRange(*ids) for token, ids in known.get("batches", {}).items()})
     running = list(map(model_jobs.read, _stored(turn, model_jobs.RUNNING)))
     for job in running:
         state.jobs.change(job, job)
@@ -161,10 +143,3 @@ def _stored(turn: Turn, states: tuple[str, ...]) -> Iterator[Document]:
         if len(found) < CHUNK:
             return
         first = found[-1]["id"] + 1
-
-
-def _skip_numbers(turn: Turn) -> None:
-    """An id in use is never given again, even if an older version did not write down how far it had come."""
-    state = turn.state
-    numbers = [int(id[1:]) for id in (*state.requests.leases, *state.requests.pending) if id[1:].isdecimal()]
-    state.requests.number = max(state.requests.number, *numbers, 0)

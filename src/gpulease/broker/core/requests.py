@@ -9,7 +9,7 @@ from gpulease.broker.core.events import ProcessEnded, Received
 from gpulease.broker.core.grants import current_plan
 from gpulease.broker.core.leases import LeaseStep
 from gpulease.broker.core.limits import allowance, check_request, check_reservation, refused
-from gpulease.broker.core.records import Pending
+from gpulease.broker.core.state.requests import Pending
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Checking, Refused
 from gpulease.errors import (

@@ -6,20 +6,34 @@ in time has a step for that too, so every run ends. The devices of a run are not
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
 from gpulease.broker.core import instructions, jobs, packing
-from gpulease.broker.core.events import AgentLost, EndRead, Forced, Found, Launched, LaunchFailed, RunEnded, TreeSeen
+from gpulease.broker.core.events import (
+    NO_FORK,
+    NOT_NOTED,
+    SUSPECT,
+    UNSEEN,
+    UNSTARTABLE,
+    AgentLost,
+    EndRead,
+    Forced,
+    Found,
+    Launched,
+    LaunchFailed,
+    Root,
+    RunEnded,
+    RunNote,
+    TreeSeen,
+)
 from gpulease.broker.core.leases import schedule_sample
 from gpulease.broker.core.limits import log_limit_of
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Delay, Run
-from gpulease.broker.runs import NO_FORK, NOT_NOTED, SUSPECT, UNSEEN, UNSTARTABLE, Root, RunNote
 from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.lifecycle import IGNORED, PHASES, RUN, RUN_ENDS
@@ -235,6 +249,7 @@ def _read_end(turn: Turn, job: Job) -> None:
 
 QUESTIONS: dict[str, Callable[[Turn, Job], None]] = {
     "launch": _launch,
+    "cancel-launch": lambda turn, job: turn.emit(instructions.CancelLaunch(job)),
     "find": _find,
     "stop-or-continue": _stop_or_continue,
     "term-tree": lambda turn, job: _signal(turn, job, signal.SIGTERM, signal.SIGCONT),
@@ -249,21 +264,13 @@ def _notes(turn: Turn, uid: int) -> str:
 
 
 def _place(turn: Turn, job: Job) -> instructions.RunPlace:
-    former = f"{_mark(turn.state, job)}/{job.uid}/journal"
     limit = log_limit_of(turn.state, job, turn.world.groups_of(job.uid))
-    return instructions.RunPlace(f"{_notes(turn, job.uid)}/{job.run_name}", former, limit)
-
-
-def _mark(state: State, job: Job) -> str:
-    """No other broker of this host has the same. Runs that began in another state folder keep that one's."""
-    moved = state.jobs.moved
-    former = moved is not None and job.started is not None and job.started < moved.at
-    return moved.folder if former and moved is not None else os.path.join(state.about.kept, "jobs")
+    return instructions.RunPlace(f"{_notes(turn, job.uid)}/{job.run_name}", limit)
 
 
 def _token(state: State, job: Job) -> str:
-    """The mark that its processes carry."""
-    return f"{_mark(state, job)}:{job.run_name};"
+    """The mark that its processes carry. No other broker of this host has the same."""
+    return f"{state.about.kept}/jobs:{job.run_name};"
 
 
 def _root(state: State, job: Job) -> Root:
@@ -317,7 +324,9 @@ def _force(turn: Turn, job: Job, said: object) -> None:
 
 
 def _judge_launch(turn: Turn, job: Job, said: LaunchFailed) -> None:
-    if said.temporary:
+    if job.ending is not None:
+        _not_started(turn, job)
+    elif said.temporary:
         _put_back(turn, job, said.why)
     else:
         _finish(turn, job, "cannot-start", f"it could not be started: {said.why}")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from gpulease.broker.core import requests
-from gpulease.broker.core.grants import current_plan
-from gpulease.broker.core.lock_patience import ignored_users
-from gpulease.broker.core.outside_use import colliding
+from gpulease.broker.core import learned, requests
+from gpulease.broker.core.devices import colliding
+from gpulease.broker.core.events import Received
+from gpulease.broker.core.grants import current_plan, fresh_plan
+from gpulease.broker.core.limits import allowance, check_request, impossible
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import NOTHING
-from gpulease.errors import NotFound
+from gpulease.errors import NotFound, UsageError
+from gpulease.model.device_selection import resolve
 from gpulease.model.job_selection import job_number, line_id
+from gpulease.model.request import read_request
 from gpulease.model.store import Document
-from gpulease.model.values import Device, Lease, Process
-from gpulease.planner import DeviceState, DeviceView, Verdict, device_state
+from gpulease.model.values import Device, Lease, Process, Waiting
+from gpulease.planner import DeviceState, DeviceView, Plan, Verdict, device_state
 from gpulease.planner.device_states import held
+from gpulease.planner.forecast import NO_FORECAST, Start
+from gpulease.protocol.messages import KINDS, ExplainRequest
 from gpulease.render.hidden import of_device, of_lease
 from gpulease.render.status import PLACEHOLDER
 
@@ -42,7 +48,7 @@ def status(turn: Turn, seen_by: str | None = None) -> Document:
         "leases": list(lease_rows(turn, seen_by).values()),
         "line_length": len(state.requests.line),
         "neighbours": dict(state.devices.neighbours_shown),
-        "passed_by": sorted(user or "somebody" for user in ignored_users(state, turn.now)),
+        "passed_by": sorted(user or "somebody" for user in state.devices.ignored_users(turn.now)),
     }
 
 
@@ -191,3 +197,88 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     place = requests.place(turn, id)
     why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short, **reason.moments}
     return {"id": id, "lease": None, "place": place, **why, "devices": rows}
+
+
+# -------------------------------------------------------------------- a request that nobody has made
+
+
+MAX_ESTIMATED = 64  # alike that are foreseen at once; the planner looks no further ahead
+NOW = "It would start now."
+
+
+def estimate_starts(turn: Turn, event: Received) -> Document:
+    """Of so many alike: in how many seconds each would start, None being nobody knows; of the first also why not now.
+
+    Seconds, and no moments: hosts are compared by them, and their clocks differ.
+    """
+    state, peer = turn.state, event.peer
+    message: ExplainRequest = event.message
+    kind, asked = message.get("kind") or "run", message.get("count")
+    count = 1 if asked is None else asked
+    if kind not in (*KINDS, "job"):
+        raise UsageError(f"There is no kind of lease {kind[:40]!r}.")
+    if not 1 <= count <= MAX_ESTIMATED:
+        raise UsageError(f"{count} requests were asked about.", f"Ask about 1 to {MAX_ESTIMATED}.")
+    if state.devices.sample is None and state.devices.trouble is not None:
+        raise state.devices.trouble
+    wanted = read_request(message.get("request") or {}, 0)._replace(not_before=None)
+    request = resolve(wanted, list(state.devices.by_uuid.values()))
+    check_request(allowance(state, peer.user, peer.groups), request)
+    since = state.requests.since(turn.now)
+    expected = learned.expected(turn, peer.user, request)
+    one = Waiting("?0", request, peer.user, peer.uid, since, peer.groups, kind, expected=expected)
+    copies = [one._replace(id=f"?{number}", since=since + number * 1e-6) for number in range(count)]
+    never = impossible(turn, copies[0]._replace(id="probe", since=0.0))
+    with _in_line(turn, copies) as decided:
+        granted = {grant.id for grant in decided.grants}
+        starts = [0.0 if one.id in granted else _from_now(turn, decided.expected_start(one.id)) for one in copies]
+        estimate = _first_estimate(turn, decided, copies[0].id, copies[0].id in granted)
+    return {
+        **estimate,
+        "possible": never is None,
+        "starts": [] if never else starts,
+        "load": _load(turn),
+        "gpus": len(state.devices.by_uuid),
+    }
+
+
+@contextmanager
+def _in_line(turn: Turn, copies: list[Waiting]) -> Iterator[Plan]:
+    """The plan as if they waited, as long as it is asked. The state's revision stays: nobody else sees them."""
+    line = turn.state.requests.line
+    added = []
+    try:
+        for one in copies:
+            line.add(one)
+            added.append(one.id)
+        yield fresh_plan(turn)
+    finally:
+        for id in added:
+            line.remove(id)
+
+
+def _first_estimate(turn: Turn, decided: Plan, id: str, fits: bool) -> Document:
+    base: Document = {"id": "", "lease": None, "place": 1 + turn.state.requests.line.ahead(id)}
+    if fits:
+        why = {"code": "fits", "why": NOW, "why_short": "", **NO_FORECAST.moments, "expected_start": turn.now}
+        return {**base, **why, "devices": []}
+    reason = decided.reason(id)
+    why = {"code": reason.code, "why": reason.sentence, "why_short": reason.short}
+    rows = verdict_rows(turn.state, decided.explain(id))
+    return {**base, **why, **decided.forecast(id)[0].moments, "devices": rows}
+
+
+def _from_now(turn: Turn, start: Start | None) -> float | None:
+    return None if start is None else max(0.0, start.likely - turn.now)
+
+
+def _load(turn: Turn) -> float:
+    """GPUs that are held or waited for, by the GPUs that are here; of two hosts the lesser one is taken."""
+    state = turn.state
+    held = sum(len(lease.devices) for lease in state.requests.leases.values())
+    wanted = sum(
+        count * (1 if family.share else tier.least[family])
+        for tier in state.requests.line.tiers.values()
+        for family, count in tier.counts.items()
+    )
+    return round((held + wanted) / max(1, len(state.devices.by_uuid)), 3)

@@ -6,21 +6,21 @@ missed is left out, and it gets a fresh snapshot once it has read the rest.
 
 from __future__ import annotations
 
+import traceback  # now: when it is needed there may be no descriptor left to load it
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from gpulease.broker.core import bulk, leases, status
 from gpulease.broker.core.events import Received
-from gpulease.broker.core.ids import Ids
-from gpulease.broker.core.instructions import Send
-from gpulease.broker.core.state.subscribers import MAX_NEWS, JobChange, Subscriber
-from gpulease.broker.core.turn import ShownRows, Turn
+from gpulease.broker.core.instructions import Send, WriteLog
+from gpulease.broker.core.state.subscribers import MAX_NEWS, IdRanges, JobChange, Subscriber
+from gpulease.broker.core.turn import ShownRows, Turn, as_error
 from gpulease.errors import NotFound, TooMuch, UsageError
 from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, ListedJob, Which
-from gpulease.protocol.messages import Reply
+from gpulease.protocol.messages import Reply, error
 from gpulease.protocol.wire import Written, to_text
 from gpulease.render.hidden import viewer
 
@@ -63,7 +63,7 @@ def subscribe(turn: Turn, event: Received) -> None:
     leases.schedule_sample(turn)
 
 
-def _choose(turn: Turn, event: Received) -> Ids | None:
+def _choose(turn: Turn, event: Received) -> IdRanges | None:
     """Those that a selection names; None when it is gone on with."""
     choice = bulk.choice(turn, event)
     piece = bulk.take_rows(turn, event, choice)
@@ -76,7 +76,7 @@ def _choose(turn: Turn, event: Received) -> Ids | None:
         raise NotFound(
             f"Job {progress.missing[0]} is not there, or not yours.", "See the ids with `gpulease ls --all`."
         )
-    return Ids(bulk.gathered(progress))
+    return IdRanges(bulk.gathered(progress))
 
 
 def _check_limits(turn: Turn, subscriber: Subscriber) -> None:
@@ -169,7 +169,7 @@ def _has_seen(subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Subscri
     return subscriber._replace(seen={topic: one.rows for topic, one in shown.items()}, stamp=stamp)
 
 
-def _open(turn: Turn, chosen: Ids) -> int:
+def _open(turn: Turn, chosen: IdRanges) -> int:
     """How many of them are not over."""
     found, at = 0, 0
     while ranges := chosen.ranges(at, RANGES, 1 << 62):
@@ -186,13 +186,27 @@ def _row(job: Job | ListedJob) -> Document:
 
 
 def send_changes(turn: Turn) -> None:
-    """At the end of a turn: whoever has something to hear, hears it now, or soon.
+    """At the end of a turn. A mistake here ends the subscriptions, and not the turn: it would be made again at once."""
+    try:
+        if turn.state.subscribers:
+            _send_changes(turn)
+    except Exception as trouble:
+        for subscriber in list(turn.state.subscribers.values()):
+            _end(turn, subscriber, trouble)
+
+
+def _end(turn: Turn, subscriber: Subscriber, trouble: Exception) -> None:
+    turn.state.subscribers.drop(subscriber.peer)
+    turn.send(subscriber.peer, error(as_error(trouble)))
+    turn.emit(WriteLog("".join(traceback.format_exception(trouble))))
+
+
+def _send_changes(turn: Turn) -> None:
+    """To each subscriber for whom there is something new, now or soon.
 
     Many of them have turns of their own, a few in each: nobody else waits for all of them.
     """
     subscribers = turn.state.subscribers
-    if not subscribers:
-        return
     if turn.changed_jobs:
         subscribers.add_news([_change(id, *change) for id, change in turn.changed_jobs.items()])
         subscribers.visit_all()
@@ -221,7 +235,10 @@ def _visit_some(turn: Turn, most: int) -> None:
             continue
         subscriber = next(iter(subscribers.values()))
         subscribers.put_last(subscriber)
-        most -= _visit(turn, subscriber)
+        try:
+            most -= _visit(turn, subscriber)
+        except Exception as trouble:
+            _end(turn, subscriber, trouble)
     subscribers.set("to_visit", min(left, len(subscribers)))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.instructions import EARLY, Check, Instruction, Send, SetAlarm, TakeSample, UpdateNeighbours
 from gpulease.broker.core.state import State
-from gpulease.errors import TooMuch
+from gpulease.errors import GpuleaseError, TooMuch
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
@@ -35,6 +35,13 @@ class AccountUnknown(Exception):
     def __init__(self, question: tuple[str, Any]) -> None:
         super().__init__(question)
         self.question = question
+
+
+def as_error(trouble: Exception) -> GpuleaseError:
+    """As a client is answered. A mistake of ours must cost one request, not everybody's broker."""
+    if isinstance(trouble, GpuleaseError):
+        return trouble
+    return GpuleaseError(f"The broker failed: {type(trouble).__name__}.")
 
 
 class World(Protocol):

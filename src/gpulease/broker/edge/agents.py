@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpulease.broker import trees
 from gpulease.broker.core.events import AgentLost, Event, Forced, Found, Launched, LaunchFailed, TreeSeen
 from gpulease.broker.core.instructions import (
+    CancelLaunch,
     FindRun,
     ForceEnd,
     Launch,
@@ -28,7 +29,7 @@ from gpulease.broker.core.instructions import (
     ReplaceAgent,
     SignalTree,
 )
-from gpulease.broker.edge.account_checks import AccountChecks, Refusal, valid_for
+from gpulease.broker.edge.launcher import AccountChecks, Refusal, valid_for
 from gpulease.broker.orders import LARGEST, LARGEST_EVENT, order, read_event, read_process
 from gpulease.errors import GpuleaseError
 from gpulease.protocol.wire import Message, Unpacker, pack
@@ -75,7 +76,7 @@ class Agents:
         """`start` gives the other end of a socket pair to an agent of a user, or raises OSError.
 
         `send` sends a signal (user, pid, start time, number) where the user's own agent does not. `check` has a user's
-        account checked again (account_checks.py).
+        account checked again (launcher.py).
         """
         self._poll, self._start, self._send_signal, self._folder = poll, start, send, folder
         self._happened, self._log = happened, log
@@ -136,6 +137,15 @@ class Agents:
                 link.launching.discard(run)
                 self._happened(LaunchFailed(*run, *refusal))
         return None
+
+    def cancel_launch(self, one: CancelLaunch) -> None:
+        """A job that was ended while its user's account is checked does not start after the check."""
+        link, run = self._links.get(one.job.uid), (one.job.id, one.job.run)
+        held = [] if link is None else [other for other in link.held if (other.job.id, other.job.run) == run]
+        if link is not None and held:
+            link.held.remove(held[0])
+            link.launching.discard(run)
+            self._happened(LaunchFailed(*run, "it was ended before it began"))
 
     def remove(self, one: RemoveLogs) -> None:
         try:

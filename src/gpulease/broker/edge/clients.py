@@ -12,9 +12,16 @@ from itertools import islice
 
 from gpulease.broker.core.events import Behind, CaughtUp, ClientGone, Event, Received
 from gpulease.broker.edge.accounts import Accounts, Question
-from gpulease.broker.edge.connection import INSTEAD, MAX_UNREAD, Connection, Costs, is_read_only, may_run
+from gpulease.broker.edge.connection import (
+    INSTEAD,
+    MAX_UNREAD,
+    ClientListener,
+    Connection,
+    Costs,
+    is_read_only,
+    may_run,
+)
 from gpulease.broker.edge.exception_log import ExceptionLog
-from gpulease.broker.edge.listener import ClientListener
 from gpulease.broker.edge.rounds import Turns
 from gpulease.errors import BrokerUnavailable, NotPermitted, ProtocolError, TooMuch
 from gpulease.model.peer import Peer

@@ -8,10 +8,23 @@ from collections.abc import Callable, Iterator
 from gpulease.broker.core import instructions
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.clock import Clock
-from gpulease.broker.edge.host_memory import CachedMemory
 from gpulease.errors import BrokerUnavailable
 from gpulease.model.values import HostMemory
 from gpulease.system import identity, places
+from gpulease.system.host_memory import read
+
+KEPT = 0.2  # seconds that a reading serves
+
+
+class CachedMemory:
+    def __init__(self) -> None:
+        self._read_at = float("-inf")
+        self._last = HostMemory()
+
+    def now(self, now: float) -> HostMemory:
+        if not self._read_at <= now < self._read_at + KEPT:
+            self._read_at, self._last = now, read()
+        return self._last
 
 
 @contextlib.contextmanager

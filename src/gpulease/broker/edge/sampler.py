@@ -11,7 +11,7 @@ from gpulease.broker.child import Child
 from gpulease.broker.children.sampler import LARGEST
 from gpulease.errors import DriverError, DriverHangs, GpuleaseError
 from gpulease.errors import by_code as error_by_code
-from gpulease.model.pauses import pause_after
+from gpulease.model.quantities import pause_after
 from gpulease.protocol.wire import Message
 
 ATTEMPTS = 4  # children that are started anew for one question

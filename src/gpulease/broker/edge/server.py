@@ -31,9 +31,8 @@ from gpulease.broker.core.events import Event, ProcessKey
 from gpulease.broker.core.values import About
 from gpulease.broker.edge.accounts import Accounts
 from gpulease.broker.edge.agents import Agents, send_own, starter
-from gpulease.broker.edge.alarms import Alarms
 from gpulease.broker.edge.clients import Clients
-from gpulease.broker.edge.clock import TICKS, clock_of
+from gpulease.broker.edge.clock import TICKS, Alarms, clock_of
 from gpulease.broker.edge.exception_log import ExceptionLog
 from gpulease.broker.edge.gpuget import gpuget_neighbour
 from gpulease.broker.edge.history import History
@@ -372,6 +371,7 @@ ACTIONS: dict[type, Callable[[Server, Any], None]] = {
     instructions.SetAlarm: lambda server, one: server._alarms.set(one),
     instructions.CancelAlarm: lambda server, one: server._alarms.drop(one.what, one.id),
     instructions.Launch: lambda server, one: server._agents.send_order(one),
+    instructions.CancelLaunch: lambda server, one: server._agents.cancel_launch(one),
     instructions.ReadEnd: lambda server, one: server._agents.send_order(one),
     instructions.FindRun: lambda server, one: server._agents.send_order(one),
     instructions.SignalTree: lambda server, one: server._agents.send_order(one),

@@ -25,8 +25,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from gpulease.broker.home import Home
-from gpulease.broker.launcher import kernel
-from gpulease.broker.launcher.account_groups import AccountGroups
+from gpulease.broker.launcher import privileges
+from gpulease.broker.launcher.privileges import AccountGroups
 from gpulease.errors import BrokerUnavailable, GpuleaseError, NotPermitted, in_words
 from gpulease.system import identity, places
 from gpulease.system.service import LauncherConfig, Manager
@@ -94,9 +94,9 @@ class Launcher:
             if not ours or connected.getpeername():  # with a name it listens there, and did not come to us
                 return "It did not come through the broker's socket."
             pid, uid, gid = identity.peer(connected)
-            refused = self._refusal(uid) or kernel.leaves_sandbox(pid, uid, gid)
-            refused = refused or self._groups.missing(uid, kernel.groups_of(pid))
-            if kernel.peer_ended(connected):  # so that the pid may be another's already
+            refused = self._refusal(uid) or privileges.leaves_sandbox(pid, uid, gid)
+            refused = refused or self._groups.missing(uid, privileges.groups_of(pid))
+            if privileges.peer_ended(connected):  # so that the pid may be another's already
                 return "It ended before it was known who that is."
         if refused is None and uid not in self._proven:
             with open(self._known, "a") as file:
@@ -161,7 +161,7 @@ def _become_agent(uid: int, link: int) -> NoReturn:
         os.setgroups(groups)
         os.setresgid(groups[0], groups[0], groups[0])
         os.setresuid(uid, uid, uid)
-        kernel.join_new_keyring()
+        privileges.join_new_keyring()
         os.set_inheritable(link, True)
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
@@ -256,7 +256,7 @@ def _main(words: list[str]) -> int:
     manager = Manager(os.environ)
     account, config = _account(), LauncherConfig.read(os.environ)
     home = Home(places.of_kind("system", os.environ), account.pw_uid, config.group)
-    kernel.join_new_keyring()  # what is in root's own is nobody else's
+    privileges.join_new_keyring()  # what is in root's own is nobody else's
     if "--replace" in words:
         _check_config(account)
         home.replace()
@@ -272,7 +272,7 @@ def _main(words: list[str]) -> int:
     signal.signal(signal.SIGABRT, lambda number, frame: broker.kill())  # by the service manager's watchdog
     signal.signal(signal.SIGCHLD, lambda number, frame: _reap(broker.pid))
     if not config.root_jobs:  # else whatever root has is to be had here anyway, and only so can root be looked at
-        kernel.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
+        privileges.keep_capabilities("SETUID", "SETGID", "KILL", "SYS_RESOURCE", "AUDIT_WRITE", "DAC_READ_SEARCH")
     Launcher(link, bound, os.path.join(known, "users"), config.root_jobs, manager).serve()
     code = broker.wait()
     if code:

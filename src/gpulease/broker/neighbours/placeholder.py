@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpulease.broker.child import Child
 from gpulease.broker.core.events import ProcessKey
-from gpulease.model.pauses import pause_after
+from gpulease.model.quantities import pause_after
 
 PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds before a device on which none could be placed is tried again
 SOON = 0.1  # seconds before one is started: a lease that is over by then needs none

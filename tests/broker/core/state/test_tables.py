@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.memory_store import MemoryStore
 
 from gpulease.broker.core.state.tables import Changes, Part, Table, at_hand, cell, cell_of, table, whole
-from gpulease.broker.store.memory import MemoryStore
 
 
 class Kitchen(Part):

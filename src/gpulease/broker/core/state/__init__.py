@@ -13,16 +13,47 @@ from typing import Any
 
 from gpulease.broker.core.state.devices import Devices
 from gpulease.broker.core.state.jobs import Jobs
-from gpulease.broker.core.state.learned import Learned
 from gpulease.broker.core.state.requests import Requests
 from gpulease.broker.core.state.subscribers import Subscribers
 from gpulease.broker.core.state.tables import Changes, Part, Table, cell, table, whole
 from gpulease.broker.core.values import NOTHING, About, NoticeChoice
-from gpulease.broker.core.views import Known, views
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, HistoryEvent, Store
-from gpulease.planner import DeviceView, Policy, settings
+from gpulease.planner import DeviceView, Peak, Policy, Spent, settings
+from gpulease.planner.lengths import Sketch
 from gpulease.planner.settings import Settings
+
+LEARNT = "learnt "  # begins the keys of sketches among the facts
+
+
+class Learned(Part):
+    """What was learnt of users and of what has ended: who used how much, how long everything ran, how much memory."""
+
+    usage: Table[str, Spent] = table(planned=True)
+    records: Table[str, Spent] = table(planned=True)  # of who outlasted what they declared
+    peaks: Table[str, Peak] = table(planned=True)  # by shape, the memory that jobs were seen to use
+    sketches: Table[str, Sketch] = table(planned=True)  # of how long everything ran
+    unsaved: Table[str, None] = table()  # sketches that are to be written
+    usage_due: bool = cell(False)  # an alarm to write these is set
+    held_sample_due: bool = cell(False)  # an alarm is set to count what leases held, for the history
+
+    def charge(self, usage: Mapping[str, Spent], records: Mapping[str, Spent]) -> None:
+        self.usage.replace(usage)
+        self.records.replace(records)
+
+    def learn(self, name: str, sketch: Sketch | None) -> None:
+        """None forgets it."""
+        self.sketches.put_or_drop(name, sketch)
+        self.unsaved.put(name, None)
+
+    def write(self) -> None:
+        """Fair share may lose a few seconds to a crash; what was granted never does."""
+        for name, rows in (("usage", self.usage), ("records", self.records), ("peaks", self.peaks)):
+            self.store.write("facts", name, {key: list(value) for key, value in rows.items()})
+        for name in list(self.unsaved):
+            sketch = self.sketches.get(name)
+            self.store.write("facts", f"{LEARNT}{name}", None if sketch is None else {"sketch": list(sketch)})
+            self.unsaved.drop(name)
 
 
 class State(Part):
@@ -80,8 +111,7 @@ class State(Part):
     def views(self, holds: Mapping[str, str] | None = None) -> dict[str, DeviceView]:
         """What is known of each device beside the sample; `holds` instead of what the neighbours hold."""
         holds = self.devices.neighbour_holds if holds is None else holds
-        known = Known(self.devices.ended, self.devices.excluded, holds, self.devices.placeholders, self.about.host)
-        return views(self.devices.by_uuid.values(), self.requests.leases.values(), known)
+        return self.devices.views(self.requests.leases.values(), self.about.host, holds)
 
     # ---------------------------------------------------------------- settings
 

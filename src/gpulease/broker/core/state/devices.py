@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from gpulease.broker.core.events import Occupancy, ProcessKey, Received
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table, whole
 from gpulease.broker.core.values import NOTHING, Blocker, Checking, Idle, Refused
-from gpulease.broker.core.views import Ended
 from gpulease.errors import GpuleaseError
 from gpulease.model.store import Document
-from gpulease.model.values import Device, Sample
+from gpulease.model.values import Device, Lease, Process, Sample
+from gpulease.planner import DeviceView
 from gpulease.planner.placement import busyness
+
+IGNORED_FOR = 3600.0  # seconds that a user who held safe-gpu's lock for too long is not waited for
+
+
+class Ended(NamedTuple):
+    """The last lease that ended on a device."""
+
+    user: str
+    time: float
+    ticks: int  # the same moment in clock ticks since boot
+    outsiders: tuple[ProcessKey, ...] = ()  # processes that were there before it
+    holder: ProcessKey | None = None  # its process, if that lives and somebody else ended the lease
 
 
 class Devices(Part):
@@ -97,3 +110,45 @@ class Devices(Part):
         if isinstance(self.check, Checking) and not self.check.devices.isdisjoint(uuids):
             # What the check under way sees there may be from before this end.
             self.check = self.check._replace(devices=self.check.devices.difference(uuids))
+
+    def views(self, leases: Iterable[Lease], host: str, holds: Mapping[str, str]) -> dict[str, DeviceView]:
+        """What is known of each device beside the sample; `holds`: what the neighbours hold.
+
+        A process belongs to a lease when it is on the lease's device and runs as the lease's user.
+        """
+        on: dict[str, list[Lease]] = {}
+        for lease in leases:
+            for uuid in lease.devices:
+                on.setdefault(uuid, []).append(lease)
+        return {
+            uuid: self._view(device, on.get(uuid, []), host, holds.get(uuid)) for uuid, device in self.by_uuid.items()
+        }
+
+    def _view(self, device: Device, leases: list[Lease], host: str, neighbour: str | None) -> DeviceView:
+        ended, excluded = self.ended.get(device.uuid), self.excluded.get(device.uuid)
+        if not device.processes and excluded is None and ended is None and neighbour is None:
+            return DeviceView(host)
+        present = [process for process in device.processes or () if not process.graphics]
+        ours = frozenset(one.pid for one in present if (one.pid, one.start_time) in self.placeholders)
+        computing = [process for process in present if process.pid not in ours]
+        users = {lease.owner.user for lease in leases}
+        outsiders = {key for lease in leases for key in lease.outsiders}
+        explained = frozenset(p.pid for p in computing if p.user in users and (p.pid, p.start_time) not in outsiders)
+        rest = [process for process in computing if process.pid not in explained]
+        draining = () if ended is None else tuple(process.pid for process in rest if _outlived(process, ended))
+        if ended is not None and ended.holder is not None and not leases:
+            draining = (*(pid for pid in draining if pid != ended.holder[0]), ended.holder[0])
+        last_used = 0.0 if ended is None else ended.time
+        return DeviceView(host, explained, draining, excluded, last_used, ours, neighbour)
+
+    def ignored_users(self, now: float) -> frozenset[str]:
+        """Users whose hold on safe-gpu's lock counts for nothing now."""
+        blockers = self.blockers.items()
+        return frozenset(user for user, one in blockers if one.ignored_since and now - one.ignored_since < IGNORED_FOR)
+
+
+def _outlived(process: Process, ended: Ended) -> bool:
+    """Whether a process was there before the lease ended, and so belonged to it."""
+    if process.user != ended.user or (process.pid, process.start_time) in ended.outsiders:
+        return False
+    return process.start_time is None or process.start_time <= ended.ticks

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table
-from gpulease.broker.core.values import BatchParts, BatchRange, Cap, Delay, Moved, PeakMemory, PendingBatch, Run
+from gpulease.broker.core.values import BatchParts, BatchRange, Cap, Delay, PeakMemory, PendingBatch, Run
 from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
@@ -23,7 +23,6 @@ class Jobs(Part):
     open: Table[int, int] = table()  # that are not over, by user
     over: Table[int, int] = table()  # the others, by user
     number: int = cell(0)  # of the last one
-    moved: Moved | None = cell(None)
     # Runs
     runs: Table[int, Run] = table()  # of each that runs
     delays: Table[str, Delay] = table(planned=True)  # by user: nothing of theirs can be started now
@@ -91,9 +90,7 @@ class Jobs(Part):
 
     def _uncount_environment(self, key: str, environ: dict[str, str]) -> None:
         self._environment.pop(key, None)
-        uid, dot, _ = key.partition(".")
-        if dot:  # else it is from before they were counted
-            self._count_environment(int(uid), -size_of(environ))
+        self._count_environment(int(key.partition(".")[0]), -size_of(environ))
 
     def _count_environment(self, uid: int, size: int) -> None:
         self.environments.put(uid, self.environments.get(uid, 0) + size)

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpulease.broker.core.ids import Ids
 from gpulease.broker.core.state.tables import Changes, Table
 from gpulease.broker.core.values import NOTHING
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document
+
+
+class IdRanges:
+    __slots__ = ("_firsts", "_lasts", "count")
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        """In order."""
+        self._firsts, self._lasts = array("q"), array("q")
+        self.count = 0  # of ids
+        for id in ids:
+            if self._lasts and self._lasts[-1] == id - 1:
+                self._lasts[-1] = id
+            else:
+                self._firsts.append(id)
+                self._lasts.append(id)
+            self.count += 1
+
+    def __len__(self) -> int:
+        """How many ranges there are, which is what they cost."""
+        return len(self._firsts)
+
+    def __contains__(self, id: int) -> bool:
+        at = bisect_right(self._firsts, id) - 1
+        return at >= 0 and id <= self._lasts[at]
+
+    def ranges(self, behind: int, most: int, room: int) -> list[tuple[int, int]]:
+        """The next ones behind an id: at most so many, with at most so many ids in them."""
+        found: list[tuple[int, int]] = []
+        for at in range(
+            bisect_left(self._lasts, behind + 1), min(len(self), bisect_left(self._lasts, behind + 1) + most)
+        ):
+            first = max(self._firsts[at], behind + 1)
+            last = min(self._lasts[at], first + room - 1)
+            found.append((first, last))
+            room -= 1 + last - first
+            if room <= 0:
+                break
+        return found
+
 
 MAX_NEWS = 10_000  # changes of jobs that are kept; who is to be told of more gets a fresh snapshot
 
@@ -27,7 +67,7 @@ class Subscriber(NamedTuple):
 
     peer: Peer
     topics: frozenset[str]
-    jobs: Ids | None = None  # those that it chose; None for all
+    jobs: IdRanges | None = None  # those that it chose; None for all
     open: int = 0  # how many of them are not over
     at: int | None = None  # of those that it chose: up to which id it was told, while its snapshot is not complete
     sent: int = 0  # how many it was told of, while its snapshot is not complete

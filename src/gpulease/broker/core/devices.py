@@ -1,9 +1,4 @@
-"""Use of devices without a lease, in the events: once when it begins and once when it has ended.
-
-So is a device that is leased and that another tool, which hands out GPUs, gave to somebody too.
-
-Nobody is granted such a device, so that whoever waits, and whoever keeps the host, can see since when and for whom.
-"""
+"""The devices beside who holds them: what is known of one that the driver loses, and use without a lease."""
 
 from __future__ import annotations
 
@@ -12,9 +7,63 @@ from collections.abc import Sequence
 from gpulease.broker.core import notices
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
-from gpulease.model.values import Lease
+from gpulease.model.values import Device, Lease, Sample
 from gpulease.planner import DeviceState, device_state
 from gpulease.planner.device_states import THROUGH, held
+
+# -------------------------------------------------------------------- devices that the driver loses
+
+
+NAMELESS = "lost-"  # begins the UUID of a device that the probe has never seen well
+KEPT = ("index", "uuid", "name", "vendor", "instance", "memory_total", "pci_bus_id", "group")
+
+
+def identified(state: State, sample: Sample) -> Sample:
+    """The sample, with what is known of devices that the driver lost."""
+    if not any(device.uuid.startswith(NAMELESS) for device in sample.devices):
+        return sample
+    found: list[Device] = []
+    for device in sample.devices:
+        known = [one for one in state.devices.known.values() if one.index == device.index]
+        lost = device.uuid.startswith(NAMELESS) and known
+        found += [one._replace(lost=device.lost, processes=None) for one in known] if lost else [device]
+    return sample._replace(devices=tuple(found))
+
+
+def update_known(turn: Turn) -> None:
+    """What is to be written is written apart: a full disk must keep nobody from the sample."""
+    if _current(turn.state) != dict(turn.state.devices.known):
+        turn.alarm(0.0, "known-devices")
+
+
+def write_known(turn: Turn) -> None:
+    state, seen = turn.state, _current(turn.state)
+    if seen != dict(state.devices.known):
+        rows = {uuid: {name: getattr(one, name) for name in KEPT} for uuid, one in seen.items()}
+        state.store.write("facts", "devices", {"boot_id": state.about.boot_id, "devices": rows})
+        state.devices.known.replace(seen)
+
+
+def load_known(state: State, fact: dict[str, object]) -> None:
+    """After a reboot another GPU may have that index."""
+    rows = fact.get("devices")
+    if fact.get("boot_id") == state.about.boot_id and isinstance(rows, dict):
+        state.devices.known.fill({uuid: Device(**row, memory_used=None) for uuid, row in rows.items()})
+
+
+def _current(state: State) -> dict[str, Device]:
+    """By UUID: what is there, and of what is lost what was known."""
+    found: dict[str, Device] = {}
+    for uuid, device in state.devices.by_uuid.items():
+        if device.lost is None:
+            found[uuid] = Device(**{name: getattr(device, name) for name in KEPT})
+        elif uuid in state.devices.known:
+            found[uuid] = state.devices.known[uuid]
+    return found
+
+
+# -------------------------------------------------------------------- use without a lease
+
 
 ENDED_AFTER = 60.0  # seconds without it until it has ended: who comes and goes is one use
 
@@ -22,7 +71,7 @@ HELD_PREFIX = "held "  # and by which neighbour: in the place of a user
 Use = tuple[str, str]  # device and user
 
 
-def update(turn: Turn) -> dict[str, list[str]]:
+def update_outside_use(turn: Turn) -> dict[str, list[str]]:
     """A sample came in: the users of each device without a lease, "" for one whom nobody sees.
 
     What is to be written is written apart: a full disk must keep nobody from the sample.
@@ -39,7 +88,7 @@ def update(turn: Turn) -> dict[str, list[str]]:
     return found
 
 
-def write(turn: Turn) -> None:
+def write_outside_use(turn: Turn) -> None:
     outside = turn.state.devices.outside
     for use, pid in _uses(turn.state).items():
         if use not in outside:
