@@ -15,8 +15,9 @@ from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # p
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 
 from gpulease.api import jobs
-from gpulease.client import connection
-from gpulease.client.connection import Client, _enter
+from gpulease.client import connection, discovery
+from gpulease.client.connection import Client
+from gpulease.client.discovery import enter
 from gpulease.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_a_full_waiting_room_is_waited_for(tmp_path: Path) -> None:
         later = threading.Timer(0.2, listener.accept)
         later.start()
         third = socket.socket(socket.AF_UNIX)
-        _enter(third, path)
+        enter(third, path)
         later.join()
         third.close()
 
@@ -61,8 +62,8 @@ def test_what_a_stopped_broker_does_not_read_is_not_sent_for_ever(
     inside: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("ANSWER", "LONG"):
-        monkeypatch.setattr(connection, name, 0.3)
+    for where, name in ((connection, "ANSWER"), (connection, "LONG"), (discovery, "SEND")):
+        monkeypatch.setattr(where, name, 0.3)
     pid = queue.ensure_broker()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -109,8 +110,8 @@ def test_an_add_that_was_not_answered_is_asked_again_and_queued_once(
         return real(ended)
 
     monkeypatch.setattr(jobs, "again", wake)
-    for name in ("LONG", "ANSWER"):  # the parameters are asked for first
-        monkeypatch.setattr(connection, name, 0.3)
+    for where, name in ((connection, "ANSWER"), (connection, "LONG"), (discovery, "SEND")):  # parameters come first
+        monkeypatch.setattr(where, name, 0.3)
     os.kill(pid, signal.SIGSTOP)
     added = jobs.add([["true"]], {}, OPTIONS)
     assert len(asked) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpulease.cli.main import main
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.compat.loader import become
 from support.machine import Machine
 
@@ -44,13 +44,13 @@ class InProcess:
         return json.loads(self.gpulease(*words, "--json").out)
 
     def _enter(self) -> None:
-        thread_connection.forget()
+        connection.forget()
         for name, value in self._machine.environ.items():
             self._patch.setenv(name, value)
         self._patch.chdir(self.folder)
 
     def close(self) -> None:
-        thread_connection.forget()
+        connection.forget()
         self._machine.run("kill", "all")
         self._machine.run("stop")
 

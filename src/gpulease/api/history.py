@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpulease.api.event_selection import ago
-from gpulease.client.thread_connection import ask
+from gpulease.client.connection import ask
 from gpulease.model.fields import seconds
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.client.thread_connection import ask
+from gpulease.client.connection import ask
 from gpulease.errors import NotFound, UsageError, WrongState
 from gpulease.model.fields import NAMES, request_fields, seconds, texts
 from gpulease.model.job_selection import job_text, line_id

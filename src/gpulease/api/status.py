@@ -136,13 +136,13 @@ def _broker_status() -> dict[str, Any] | None:
 
     Raises BrokerUnavailable if a broker belongs here and cannot be asked: what it granted is still held.
     """
-    from gpulease.client import connection
+    from gpulease.client import connection, discovery
     from gpulease.system import places
 
     if places.engine(os.environ) != places.LOCAL:
         elsewhere: dict[str, Any] = connection.opened().ask("status")
         return elsewhere
-    if not connection.belongs_here():
+    if not discovery.belongs_here():
         return None
     try:
         document: dict[str, Any] = connection.Client().ask("status")

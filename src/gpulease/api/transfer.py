@@ -11,7 +11,7 @@ from typing import Any
 
 from gpulease.api.job_commands import folder, own_environment, refuse_unstartable, variables, with_log, without
 from gpulease.api.jobs import add
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.errors import BrokerUnavailable, GpuleaseError, UsageError
 from gpulease.model.fields import JOB, REQUEST, command_words
 from gpulease.model.request import WIRE
@@ -30,7 +30,7 @@ def received(document: Any) -> dict[str, Any]:
     try:
         for step in STEPS:
             if step in document:
-                return {"added": [], **thread_connection.ask(step, jobs=document[step])}
+                return {"added": [], **connection.ask(step, jobs=document[step])}
         return {"added": [_answer(batch) for batch in document["batches"]]}
     except (KeyError, TypeError, AttributeError):
         raise UsageError("What was sent is no batch of jobs.", "Use the same gpulease version on both hosts.") from None

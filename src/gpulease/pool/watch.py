@@ -69,7 +69,7 @@ class BrokerWatch:
 
     def _find_ended(self, leases: dict[str, Any]) -> None:
         """A lease that was ended from outside: its worker's GPU may be somebody else's now."""
-        from gpulease.client.thread_connection import ask
+        from gpulease.client.connection import ask
 
         for slot in list(self._crew.slots):
             lease = slot.lease

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
 def _asked() -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Without a broker: the devices as they are seen, and no sums."""
     from gpulease.api.status import status
-    from gpulease.client.thread_connection import ask
+    from gpulease.client.connection import ask
 
     document = status()
     return document, ask("totals", start=False) if document.get("broker") is not None else None
