@@ -13,16 +13,16 @@ import pytest
 
 from gpulease.cli.main import main
 from gpulease.client import connection
-from gpulease.compat.loader import become
+from gpulease.compat.shim_files import become
 from support.machine import Machine
 
 become("gpulimit", "gpulimit/__init__.py")
 
 import gpulease_shim  # noqa: E402
 from gpulease_shim import Completed  # noqa: E402
-from gpulimit import gpulimit_client, tables, tasks  # noqa: E402
+from gpulimit import gpulimit_client, tasks  # noqa: E402
 
-__all__ = ["Completed", "InProcess", "tables", "tasks"]
+__all__ = ["Completed", "InProcess", "tasks"]
 
 
 class InProcess:

@@ -72,7 +72,7 @@ def events(
     """
     if most is not None and most < 1:
         raise UsageError(f"At most {most} events were asked for.", "Give 1 or more.")
-    from gpulease.api.event_selection import EventChoice, ago
+    from gpulease.api.history import EventChoice, ago
 
     number = None
     if job is not None:

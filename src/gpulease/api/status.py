@@ -113,11 +113,11 @@ def _elsewhere(host: str | None, named: Iterable[str] | None, more: bool) -> dic
 
 def _probed_status() -> dict[str, Any]:
     from gpulease.render.status_document import document
-    from gpulease.system import host_memory
+    from gpulease.system.host import read_memory
 
     sample = _probe().snapshot()
     held = _claimed([device.uuid for device in sample.devices])
-    return document(sample, os.uname().nodename, memory=host_memory.read(), claims=held)
+    return document(sample, os.uname().nodename, memory=read_memory(), claims=held)
 
 
 def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulease.model.values import HostMemory
-from gpulease.system.host_memory import read
+from gpulease.system.host import read_memory
 
 KEPT = 0.2  # seconds that a reading serves
 
@@ -15,5 +15,5 @@ class CachedMemory:
 
     def now(self, now: float) -> HostMemory:
         if not self._read_at <= now < self._read_at + KEPT:
-            self._read_at, self._last = now, read()
+            self._read_at, self._last = now, read_memory()
         return self._last

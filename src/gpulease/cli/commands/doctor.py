@@ -291,7 +291,7 @@ def _existing(folder: str) -> str:
 
 
 def _state(folder: str) -> Iterator[Finding]:
-    from gpulease.system.disks import network_filesystem
+    from gpulease.system.host import network_filesystem
 
     network = network_filesystem(folder)
     if network is not None:
