@@ -29,7 +29,8 @@ from scratch import scratch
 
 import gpulease
 from gpulease import PROTOCOL
-from gpulease.client.connection import Client, connect
+from gpulease.client.connection import Client
+from gpulease.client.discovery import connect
 from gpulease.protocol.wire import HEAD, pack
 
 CLIENTS = 100

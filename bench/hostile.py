@@ -41,7 +41,8 @@ from support.frozen import frozen_program
 
 import gpulease
 from gpulease import PROTOCOL
-from gpulease.client.connection import Client, connect
+from gpulease.client.connection import Client
+from gpulease.client.discovery import connect
 from gpulease.protocol.wire import Unpacker, pack
 
 MOST = 5.0  # times as long as alone

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from support import skips, surroundings
 from support.machine import Machine, listener_at, plain_environment
 
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.simulator.state import create
 
 # How long an example takes is the machine's affair. The long run looks for new examples; what decides whether a
@@ -71,7 +71,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def no_connection_of_another_test() -> Iterator[None]:
     """A connection outlives what asked by it, and waits for its broker to come back."""
     yield
-    thread_connection.forget()
+    connection.forget()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpulease.cli.install.manual import EXIT_CODES, helps
+from gpulease.cli.install.manifest import EXIT_CODES, helps
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """\

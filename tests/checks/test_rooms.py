@@ -51,7 +51,7 @@ MAY: dict[str, set[str]] = {
     "cli/commands": {*BELOW, "broker/__main__", "cli", "cli/install", "compat", "simulator", "slurm", "tui", "web"},
     "cli/commands/doctor": {*BELOW, "broker/__main__", "broker/config", "broker/neighbours/safe_gpu", "cli",
                             "cli/commands", "simulator"},
-    "cli/install": {"cli", "cli/commands/completion", "planner", "system"},
+    "cli/install": {"cli", "cli/commands/completion", "cli/commands/help", "planner", "system"},
     "tui": {"api", "client", "hosts", "model", "render", "system"},
     "web": {"api", "client", "hosts", "model", "render", "system"},
     "compat": {"api", "cli/install/changes", "pool"},

@@ -15,8 +15,8 @@ from support.machine import Machine, plain_environment
 from support.needs import needs
 from support.waiting import read_terminal
 
-from gpulease.cli import pages
-from gpulease.cli.install.manual import man_page
+from gpulease.cli.commands import help
+from gpulease.cli.install.manifest import man_page
 from gpulease.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_every_topic_that_the_code_names_is_there() -> None:
         for topic in re.findall(r"gpulease help ([a-z0-9][\w/-]*)", path.read_text())
     }
     assert len(named) > 10
-    assert [(path, topic) for path, topic in named if not pages.find(topic) and topic not in VERBS] == []
+    assert [(path, topic) for path, topic in named if not help.find(topic) and topic not in VERBS] == []
 
 
 @pytest.mark.parametrize("topic", ["中文", "zh"])
@@ -47,7 +47,7 @@ def test_the_pages_are_listed_and_printed(machine: Machine) -> None:
     listed = machine.run("help").stdout
     named = re.findall(r"^  (\S+) ", listed, re.MULTILINE)
     assert {"queue", "how-to/pool", "reference/pool", "containers", "first-steps", "figures"} <= set(named)
-    assert all(len(pages.find(name)) == 1 for name in named)
+    assert all(len(help.find(name)) == 1 for name in named)
     assert max(map(len, listed.splitlines())) <= 80
     assert machine.run("help", "limits").stdout == (ROOT / "docs" / "how-to" / "limits.md").read_text()
     assert machine.run("help", "figures").stdout == (ROOT / "docs" / "figures.md").read_text()
@@ -97,7 +97,8 @@ def test_an_installed_wheel_has_its_pages_and_prompts(tmp_path: Path) -> None:
     assert "containers" in gpulease("help")
     assert gpulease("help", "parameters").startswith("# Parameters")
     where = subprocess.run(
-        [sys.executable, "-P", "-c", "from gpulease.cli import foreground as f, pages; print(pages.folder(), f.FILES)"],
+        [sys.executable, "-P", "-c", "from gpulease.cli import foreground; from gpulease.cli.commands import help; "
+         "print(help.folder(), foreground.FILES)"],
         env=environ, cwd=tmp_path, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     assert where == [str(site / "gpulease" / "docs"), str(site / "gpulease" / "cli" / "prompts")]

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from gpulease.cli import pages
 from gpulease.cli.argument_parser import make_parser
-from gpulease.cli.export import export_lines
+from gpulease.cli.commands import help
 from gpulease.cli.main import ALIASES, HEADINGS, VERBS, main
+from gpulease.cli.request_options import export_lines
 from gpulease.cli.suggestions import HABITS, OPTIONS, TOPICS
 
 WRONG = [
@@ -57,7 +57,7 @@ def test_help_finds_the_page_about_another_tools_word(capsys: pytest.CaptureFixt
     for typed in ("docker", "podman", "apptainer", "notebook", "gpuget", "gpulimit", "safe-gpu", "slurm", "pack"):
         assert main(["help", typed]) == 0, typed
     assert "# Docker, Podman, Apptainer" in capsys.readouterr().out
-    assert all(pages.find(page) for page in TOPICS.values())
+    assert all(help.find(page) for page in TOPICS.values())
     assert not set(TOPICS) & {*VERBS, *ALIASES}
 
 

@@ -15,8 +15,9 @@ from support.queue_site import QueueSite, fresh_queue, inside  # noqa: F401  # p
 from support.site import Site, fresh_site  # noqa: F401  # pytest finds the fixture here
 
 from gpulease.api import jobs
-from gpulease.client import connection
-from gpulease.client.connection import Client, _enter
+from gpulease.client import connection, discovery
+from gpulease.client.connection import Client
+from gpulease.client.discovery import enter
 from gpulease.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_a_full_waiting_room_is_waited_for(tmp_path: Path) -> None:
         later = threading.Timer(0.2, listener.accept)
         later.start()
         third = socket.socket(socket.AF_UNIX)
-        _enter(third, path)
+        enter(third, path)
         later.join()
         third.close()
 
@@ -59,6 +60,7 @@ WAITS = ("ANSWER", "LONG", "CHECK", "READ_ONLY")
 
 def answers_within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """The client waits this long for any answer."""
+    monkeypatch.setattr(discovery, "SEND", seconds)
     for name in WAITS:
         monkeypatch.setattr(connection, name, seconds)
 

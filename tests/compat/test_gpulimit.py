@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.drop_ins import DropIns, old_python
-from support.gpulimit_in_process import Completed, InProcess, tables, tasks
+from support.gpulimit_in_process import Completed, InProcess, tasks
 from support.machine import Machine
 from support.waiting import wait_until
 
@@ -232,13 +232,13 @@ def test_chinese_is_shown_in_columns_and_without_a_locale(drop_ins: DropIns) -> 
     done = drop_ins.run("gpulimit", "ls", PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 0, done.stderr
     assert "实验一" in done.stdout
-    rows = tables.table([["任务", "pwd"], ["a", "b"], ["训练é", "c"]]).splitlines()
+    rows = tasks.table([["任务", "pwd"], ["a", "b"], ["训练é", "c"]]).splitlines()
     assert rows == [" 任务   pwd ", " a      b   ", " 训练é  c   "]
 
 
 def test_a_removed_task_of_the_main_log_has_no_command() -> None:
     events = [{"what": "added", "id": "J1", "kind": "job", "time": 0.5, "why": "job 1-2"}]
-    assert [line.partition(" - ")[2] for line in tables.main_log(events, [task(1, "complete")])] == [
+    assert [line.partition(" - ")[2] for line in tasks.main_log(events, [task(1, "complete")])] == [
         "add task(id:1): /$ ['true'])",
         "add task(id:2): (removed))",
     ]

@@ -72,7 +72,7 @@ def sends(user: pwd.struct_passwd) -> bool:
     """Whether a process of that user is sending."""
     for folder in Path("/proc").iterdir():
         try:
-            if folder.stat().st_uid == user.pw_uid and b"notices.sending" in (folder / "cmdline").read_bytes():
+            if folder.stat().st_uid == user.pw_uid and b"notices.send" in (folder / "cmdline").read_bytes():
                 return True
         except OSError:
             continue

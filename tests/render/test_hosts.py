@@ -11,12 +11,10 @@ from support.top_rows import EVERYTHING, NOW, device, lease, waiting
 from gpulease.errors import HostUnavailable
 from gpulease.hosts import hosts
 from gpulease.render.terminal import Terminal, width_of
-from gpulease.tui.entries import entries
-from gpulease.tui.gpu_rows import RecentLoad
+from gpulease.tui.entries import RecentLoad, entries
 from gpulease.tui.layout import Scene, frame, most_scroll
 from gpulease.tui.view import View, press
-from gpulease.web.fragments import sections
-from gpulease.web.pages import first_page, status_text
+from gpulease.web.fragments import first_page, sections, status_text
 from gpulease.web.picture import PagePicture, Viewer, seen_by
 
 NASTY = "gpu3 says <script>alert(1)</script>\x1b[2J\u202e"

@@ -10,7 +10,7 @@ from gpulease.model.values import Device, Process
 from gpulease.render.metrics import text
 from gpulease.render.status import lines
 from gpulease.render.terminal import Terminal
-from gpulease.tui.gpu_rows import _holder
+from gpulease.tui.entries import _holder
 from gpulease.web.cards import card
 from gpulease.web.picture import PagePicture
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gpulease.model.quantities import folded_names
-from gpulease.render.nodes import joined, node_lines
+from gpulease.render.hosts import joined, node_lines
 from gpulease.render.status import lines
 from gpulease.render.terminal import Terminal
 from gpulease.slurm.doctor import findings_of_check, gpus, partitions, read_node_check
 from gpulease.slurm.fields import hosts
-from gpulease.slurm.nodes import device_rows
+from gpulease.slurm.status import device_rows
 
 
 def node(number: int, **more: Any) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from gpulease.slurm.commands import refusal
 from gpulease.slurm.commands import run as run_command
 from gpulease.slurm.jobs import chosen, named
 from gpulease.slurm.known_jobs import read_accounting
-from gpulease.slurm.nodes import device_rows, gpu_types, matching_type
 from gpulease.slurm.rows import (
     SENTENCES,
     STATES,
@@ -42,7 +41,7 @@ from gpulease.slurm.rows import (
     sentence,
     state_of,
 )
-from gpulease.slurm.status import _place, usage_piece
+from gpulease.slurm.status import _place, device_rows, gpu_types, matching_type, usage_piece
 
 # One failed task of an array, as Slurm 22.05.8 prints it; what is not read is left out.
 OLD: dict[str, Any] = {

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gpulease.client import connection, thread_connection
+from gpulease.client import connection
 from gpulease.errors import GpuleaseError, NotFound, StateError, Unavailable
 from gpulease.system.execution import end_with
 
@@ -50,7 +50,7 @@ def insist(action: Callable[[], Any]) -> Any:
         try:
             return action()
         except (StateError, Unavailable):
-            thread_connection.forget()
+            connection.forget()
             time.sleep(0.02)
 
 
@@ -65,7 +65,7 @@ def lease(folder: Path, seed: int) -> None:
         with alone(folder, granted):
             time.sleep(dice.random() * 0.01)  # its use of the devices
         with suppress(NotFound):  # the broker was killed before it could answer
-            insist(lambda: thread_connection.ask("release", what=[granted["id"]]))  # noqa: B023
+            insist(lambda: connection.ask("release", what=[granted["id"]]))  # noqa: B023
         note(folder, "leases", ".")
 
 
@@ -87,7 +87,7 @@ def granted_one(folder: Path, gpus: int, owner: int | None) -> Any:
     reply: list[Any] = []
     fields = {"request": {"gpus": gpus}, "kind": "acquire", "wait": None, "note": None, "owner": owner}
     try:
-        granted, client = connection.acquire(fields, reply.append, thread_connection.take())
+        granted, client = connection.acquire(fields, reply.append, connection.take_kept())
         reply.append(granted)
         if owner is not None:
             connection.take(client, granted)
@@ -95,7 +95,7 @@ def granted_one(folder: Path, gpus: int, owner: int | None) -> Any:
         if reply:
             note(folder, "wrong", f"told {reply[-1]}, and then refused: {trouble.code}: {trouble}\n")
         raise
-    thread_connection.put_back(client)
+    connection.put_back(client)
     return granted
 
 
@@ -127,7 +127,7 @@ def add(folder: Path) -> None:
             "commands": [["sh", "-c", JOB, str(folder), *each] for each in words],
             "token": f"batch-{first}",
         }
-        reply = insist(lambda: thread_connection.ask("add", **fields))  # noqa: B023
+        reply = insist(lambda: connection.ask("add", **fields))  # noqa: B023
         print(reply["first"], reply["last"], flush=True)
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from gpulease.cli.main import main
-from gpulease.client import thread_connection
-from gpulease.compat.loader import become
+from gpulease.client import connection
+from gpulease.compat.shim_files import become
 from support.machine import Machine
 
 become("gpulimit", "gpulimit/__init__.py")
 
 import gpulease_shim  # noqa: E402
 from gpulease_shim import Completed  # noqa: E402
-from gpulimit import gpulimit_client, tables, tasks  # noqa: E402
+from gpulimit import gpulimit_client, tasks  # noqa: E402
 
-__all__ = ["Completed", "InProcess", "tables", "tasks"]
+__all__ = ["Completed", "InProcess", "tasks"]
 
 
 class InProcess:
@@ -44,13 +44,13 @@ class InProcess:
         return json.loads(self.gpulease(*words, "--json").out)
 
     def _enter(self) -> None:
-        thread_connection.forget()
+        connection.forget()
         for name, value in self._machine.environ.items():
             self._patch.setenv(name, value)
         self._patch.chdir(self.folder)
 
     def close(self) -> None:
-        thread_connection.forget()
+        connection.forget()
         self._machine.run("kill", "all")
         self._machine.run("stop")
 

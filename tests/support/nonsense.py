@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulease.cli.main import main
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.protocol.wire import Unpacker, pack
 
 BAD: list[Any] = [None, "x", "", "\0", -1, 1e300, float("nan"), True, [], {}, [[]], [{}], {"x": 1}, "L1\x1b[2J"]
@@ -95,7 +95,7 @@ def try_verb(words: list[str]) -> str | None:
         return traceback.format_exc()
     finally:
         sys.stdout, sys.stderr = kept
-        thread_connection.forget()
+        connection.forget()
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.errors import by_code
 from support.needs import NAMESPACES
 from support.site import Site
@@ -174,6 +174,6 @@ def inside(queue: QueueSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("GPULEASE_DIR", "GPULEASE_SIMULATION"):
         monkeypatch.setenv(name, queue.environ[name])
     monkeypatch.chdir(queue.folder)
-    thread_connection.forget()
+    connection.forget()
     yield
-    thread_connection.forget()
+    connection.forget()

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from gpulease.simulator.environment import simulated_environment
+from gpulease.simulator.folder import simulated_environment
 from support.machine import PATIENCE, Machine
 
 FOLDER = Path(__file__).parents[1] / "compat"

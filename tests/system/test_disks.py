@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulease.system.disks import filesystem, is_network
+from gpulease.system.host import filesystem, is_network
 
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 23 22 0:21 / /proc rw - proc proc rw

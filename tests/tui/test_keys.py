@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.top_rows import EVERYTHING, NOW
 
-from gpulease.tui.display import decoded
 from gpulease.tui.entries import TableEntry, entries
+from gpulease.tui.screen import decoded
 from gpulease.tui.view import Action, View, press, with_valid_selection
 
 

@@ -17,7 +17,7 @@ from support.top_rows import job
 
 from gpulease.api.log import shown_line
 from gpulease.render.terminal import width_of
-from gpulease.tui.output_lines import Output, wrapped
+from gpulease.tui.live_data import Output, wrapped
 
 
 @given(st.text(), st.integers(1, 40))
@@ -80,7 +80,7 @@ def test_a_log_that_is_not_the_jobs_is_not_shown(tmp_path: Path) -> None:
 
 DRAWER = """
 import sys, json
-from gpulease.tui.display import Display
+from gpulease.tui.screen import Display
 display = Display(plain=False, unicode=True)
 for lines in json.loads(sys.argv[1]):
     display.draw([[tuple(span) for span in line] for line in lines])

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.top_rows import EVERYTHING, NOW, device, job, lease, seen, waiting
 
 from gpulease.render.terminal import Terminal, width_of
-from gpulease.tui.entries import MachineSeen, chosen, entries, ordered
-from gpulease.tui.gpu_rows import RecentLoad, columns, past_utilization, sparkline
+from gpulease.tui.entries import MachineSeen, RecentLoad, chosen, columns, entries, ordered, past_utilization, sparkline
 from gpulease.tui.layout import Scene, frame, output_window
 from gpulease.tui.view import View
 

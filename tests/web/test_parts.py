@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulease.render.times import clock
-from gpulease.web.cards import state_word
+from gpulease.web.cards import colours, day_rows, join, state_word, tag
 from gpulease.web.fragments import expected, sections
-from gpulease.web.heat_map import colours, day_rows
 from gpulease.web.hub import difference
-from gpulease.web.log_text import LONGEST, MOST, LogText, WrittenLines
-from gpulease.web.markup import join, tag
+from gpulease.web.job_watch import LONGEST, MOST, LogText, WrittenLines
 from gpulease.web.picture import PagePicture, Viewer
 
 

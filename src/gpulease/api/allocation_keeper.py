@@ -15,7 +15,7 @@ import sys
 import time
 
 from gpulease.api import jobs
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.errors import GpuleaseError
 from gpulease.system import places
 
@@ -50,7 +50,7 @@ def _until_gone(pid: int) -> None:
 
 def _end_everything() -> None:
     """Jobs first: a broker that ends kills nothing."""
-    thread_connection.ask("pause", start=False, queue=True)
+    connection.ask("pause", start=False, queue=True)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         counts = jobs.ls(all=True)["counts"]
@@ -59,7 +59,7 @@ def _end_everything() -> None:
         with contextlib.suppress(GpuleaseError):
             jobs.kill("all")
         time.sleep(0.2)
-    thread_connection.ask("stop")
+    connection.ask("stop")
 
 
 def remove(place: places.Place) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from gpulease.client import thread_connection
+from gpulease.client import connection
 from gpulease.client.connection import again, opened, refuse_untrusted_broker
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import BrokerUnavailable, NotFound, NotGranted, UsageError, WrongState
@@ -34,7 +34,7 @@ PART, PART_WORDS = 400_000, 8000  # characters and words of commands in one mess
 def ask(verb: str, select: Selection, **fields: Any) -> Any:
     """The broker's answer; when `select` chooses no job, the error says what was meant."""
     try:
-        return thread_connection.ask(verb, select=select or None, **fields)
+        return connection.ask(verb, select=select or None, **fields)
     except NotFound as error:
         raise named(error, select) from None
 
@@ -97,10 +97,10 @@ def send_retry(select: Selection, fields: dict[str, Any], env: dict[str, str] | 
     if env is not None:
         from gpulease.api.job_commands import own_environment, variables
 
-        client = thread_connection.take() or opened()
+        client = connection.take_kept() or opened()
         given = {"environment": {**own_environment(), **variables(env)}, "env_kept": list(env)}
         fields["options"], left_out = _without_secrets(client, given)
-        thread_connection.put_back(client)
+        connection.put_back(client)
     done: Done = ask("retry", select, **fields)
     return {**done, "left_out": left_out} if env is not None else done
 
@@ -163,7 +163,7 @@ def _pause_or_resume(verb: str, select: Selection, queue: bool) -> Done:
     if select and queue:
         raise UsageError("`queue` is about all jobs, and some were named too.", "Leave one of the two out.")
     if queue:
-        thread_connection.ask(verb, queue=True)
+        connection.ask(verb, queue=True)
         return {"ids": [], "skipped": []}
     done: Done = ask(verb, select or selection(()))  # which says that none was named
     return done
@@ -196,7 +196,7 @@ def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = Fa
     """Give a waiting job another place in the line, 0 being the front; `"last"` is the newest of `user`."""
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UsageError(f"The place is {index!r}.", "Give 0 or more.")
-    done: Done = thread_connection.ask("move", id=id_of(job, user, mine), index=index)
+    done: Done = connection.ask("move", id=id_of(job, user, mine), index=index)
     return done
 
 
@@ -209,7 +209,7 @@ def change(select: Selection, changes: dict[str, Any]) -> Done:
 def set(name: str | None = None, value: str | float | None = None) -> list[ParameterRow]:
     """The parameters of the queue and of the planner, or the one that is named, which gets the value."""
     text = ("on" if value else "off") if isinstance(value, bool) else None if value is None else str(value)
-    reply: list[ParameterRow] = thread_connection.ask("set", name=name, value=text)["parameters"]
+    reply: list[ParameterRow] = connection.ask("set", name=name, value=text)["parameters"]
     return reply
 
 
@@ -342,7 +342,7 @@ def add(
     options = {**options, **script_of(commands, options.get("cwd") or "/")}
     *parts, last = _parts(commands, each or [])
     token = token or os.urandom(8).hex()
-    client = thread_connection.take() or opened()
+    client = connection.take_kept() or opened()
     silent = False
     while True:
         try:
@@ -351,7 +351,7 @@ def add(
             for part in parts:
                 client.ask("add", request={}, options={}, more=True, **part)
             added: Added = client.ask("add", request=request, options=sent, token=token, **last)
-            thread_connection.put_back(client)
+            connection.put_back(client)
             return {**added, "left_out": sorted({*left_out, *added.get("left_out", ())})}
         except ConnectionError:
             client = _next(client)

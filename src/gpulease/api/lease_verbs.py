@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.client.thread_connection import ask
+from gpulease.client.connection import ask
 from gpulease.errors import NotFound, UsageError, WrongState
 from gpulease.model.fields import NAMES, request_fields, seconds, texts
 from gpulease.model.job_selection import job_text, line_id
@@ -72,7 +72,7 @@ def events(
     """
     if most is not None and most < 1:
         raise UsageError(f"At most {most} events were asked for.", "Give 1 or more.")
-    from gpulease.api.event_selection import EventChoice, ago
+    from gpulease.api.history import EventChoice, ago
 
     number = None
     if job is not None:

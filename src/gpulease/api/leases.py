@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulease.client import connection, thread_connection
+from gpulease.client import connection
 from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import NotFound, UsageError
 from gpulease.model.fields import request_fields, seconds
@@ -81,7 +81,7 @@ class Held:
             return
         self._free_placeholders()
         try:
-            thread_connection.ask("release", self.directory, what=[self.id])
+            connection.ask("release", self.directory, what=[self.id])
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         self._released = True
@@ -214,7 +214,7 @@ def acquire(
     granted, client = _wait_in_line(fields, quiet, on_wait)
     if until_released:
         connection.take(client, granted)
-    thread_connection.put_back(client)
+    connection.put_back(client)
     lease = Held(granted, placeholder, client.place.state, visible_by)
     cuda_state.warn_after("gpulease.acquire", lease.environment)
     return lease
@@ -229,7 +229,7 @@ def refuse_name(name: object) -> None:
 def _wait_in_line(fields: dict[str, Any], quiet: bool, on_wait: OnWait | None) -> tuple[Granted, BackendConnection]:
     waiting, labels = WaitNotice(quiet or on_wait is not None), None
     try:
-        granted, client = connection.acquire(fields, on_wait or waiting.tell, thread_connection.take())
+        granted, client = connection.acquire(fields, on_wait or waiting.tell, connection.take_kept())
         labels = ",".join(device["label"] for device in granted["devices"])
     finally:
         waiting.end(labels)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from gpulease.client.thread_connection import ask
+from gpulease.client.connection import ask
 from gpulease.errors import BrokerUnavailable, NotDelivered, NotFound, UsageError
 from gpulease.model.notices import NONE, read_events
 from gpulease.notices import address as own_file

@@ -113,11 +113,11 @@ def _elsewhere(host: str | None, named: Iterable[str] | None, more: bool) -> dic
 
 def _probed_status() -> dict[str, Any]:
     from gpulease.render.status_document import document
-    from gpulease.system import host_memory
+    from gpulease.system.host import read_memory
 
     sample = _probe().snapshot()
     held = _claimed([device.uuid for device in sample.devices])
-    return document(sample, os.uname().nodename, memory=host_memory.read(), claims=held)
+    return document(sample, os.uname().nodename, memory=read_memory(), claims=held)
 
 
 def _claimed(uuids: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -136,13 +136,13 @@ def _broker_status() -> dict[str, Any] | None:
 
     Raises BrokerUnavailable if a broker belongs here and cannot be asked: what it granted is still held.
     """
-    from gpulease.client import connection
+    from gpulease.client import connection, discovery
     from gpulease.system import places
 
     if places.engine(os.environ) != places.LOCAL:
         elsewhere: dict[str, Any] = connection.opened().ask("status")
         return elsewhere
-    if not connection.belongs_here():
+    if not discovery.belongs_here():
         return None
     try:
         document: dict[str, Any] = connection.Client().ask("status")

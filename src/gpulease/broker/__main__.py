@@ -23,8 +23,8 @@ from gpulease.protocol.messages import error
 from gpulease.protocol.wire import pack
 from gpulease.system import identity, places
 from gpulease.system.detect import deadline_seconds, seconds_of
-from gpulease.system.disks import network_filesystem
 from gpulease.system.execution import use_default_signals
+from gpulease.system.host import network_filesystem
 from gpulease.system.service import LauncherConfig, Manager, SignsOfLife
 
 IDLE = 600.0

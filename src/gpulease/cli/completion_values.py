@@ -109,10 +109,10 @@ def _pools(verb: str) -> list[str]:
 
 
 def _topics(verb: str) -> list[str]:
-    from gpulease.cli import pages
+    from gpulease.cli.commands import help
     from gpulease.cli.main import VERBS
 
-    known = pages.topics()
+    known = help.topics()
     short = (topic.rpartition("/")[2] for topic in known if not topic.startswith("decisions"))
     return list(dict.fromkeys([*VERBS, *short, *known]))
 

@@ -189,13 +189,13 @@ def _failed(error: Exception) -> int:
 
 def _stumbled(error: Exception) -> GpuleaseError:
     """Over an answer that makes no sense, which is the broker's mistake; any other is ours, with its traceback."""
-    heard = getattr(sys.modules.get("gpulease.client.connection"), "heard", ())
-    if not heard or isinstance(error, OSError):
+    answers = getattr(sys.modules.get("gpulease.client.connection"), "last_answers", ())
+    if not answers or isinstance(error, OSError):
         raise error
     from gpulease.errors import ProtocolError
     from gpulease.protocol.check import misfit
 
-    for verb, message in reversed(heard):
+    for verb, message in reversed(answers):
         wrong = misfit(verb, message)
         if wrong is not None:
             return ProtocolError(f"The broker answered nonsense to `{verb}`: {wrong}. Is it of another version?")

@@ -169,7 +169,7 @@ def _there(found: Words, hosts: dict[str | None, list[str]]) -> int:
     if named is not None and set(hosts) - {None}:
         raise UsageError("A host was given with --host and with an id too.", "Leave one of the two out.")
     if named is not None and (named == "any" or "," in named):
-        from gpulease.cli.any_host import run_anywhere
+        from gpulease.cli.ssh import run_anywhere
 
         return run_anywhere(found)
     if found.verb == "get" and not HELD_BY & {group[0].partition("=")[0] for group in found.groups}:

@@ -1,13 +1,20 @@
-"""A request, spelled the same for every verb that takes a lease."""
+"""The options of requests and jobs, as `run`, `get`, `shell` and `add` have them; a warning about containers."""
 
 from __future__ import annotations
 
 import os
+import sys
+from itertools import pairwise
 
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError, in_words
 from gpulease.model.fields import JOB, REQUEST, Field, as_option, request_fields, seconds
+from gpulease.model.shell_text import quoted
 from gpulease.model.visible import wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def add_field(parser: Any, row: Field, flags: tuple[str, ...] = (), **other: Any) -> None:
@@ -66,3 +73,33 @@ def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
     wanted(arguments.visible_by, os.environ)  # what is wrong is said before a long wait
     wait = 0.0 if arguments.no_wait else None if arguments.wait is None else seconds(arguments.wait, "--wait")
     return {"request": request_fields(vars(arguments), as_option), "kind": kind, "wait": wait, "note": arguments.note}
+
+
+def export_lines(variables: dict[str, str]) -> str:
+    """Quoted: names of devices come from a broker, which may be another user's program."""
+    return "\n".join(f"export {name}={quoted(value)}" for name, value in variables.items())
+
+
+TOOLS = ("docker", "podman", "nerdctl")
+INSTEAD = "Use $(gpulease docker-args) in its place: `gpulease help containers`"
+
+
+def warn_of_all_gpus(commands: Iterable[list[str]]) -> None:
+    found = next(filter(None, map(gpus_beside, commands)), None)
+    if found is not None:
+        said = f"gpulease: with `{found}` the container sees GPUs that are not of its lease. {INSTEAD}."
+        print(said, file=sys.stderr, flush=True)
+
+
+def gpus_beside(command: list[str]) -> str | None:
+    """The option that names other GPUs than a lease can: all, or the first so many. Also inside a shell's text."""
+    text = " ".join(command)
+    if not any(tool in text for tool in TOOLS) or "gpu" not in text:
+        return None
+    words = text.translate({ord(letter): " " for letter in "=\"'"}).split()
+    for option, value in pairwise(words):
+        if option == "--gpus" and (value == "all" or value.isdecimal()):
+            return f"--gpus {value}"
+        if option.endswith("nvidia.com/gpu") and value == "all":
+            return f"--device {option}={value}"
+    return None

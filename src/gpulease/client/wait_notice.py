@@ -77,7 +77,7 @@ def _lease_above() -> str:
     id, devices = os.environ.get("GPULEASE_LEASE"), os.environ.get("GPULEASE_DEVICES")
     if not id or not devices:
         return ""
-    from gpulease.client.thread_connection import ask
+    from gpulease.client.connection import ask
     from gpulease.errors import GpuleaseError
     from gpulease.model.job_selection import ranges
 

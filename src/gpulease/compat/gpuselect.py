@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpulease.compat.loader import become
+from gpulease.compat.shim_files import become
 
 if TYPE_CHECKING:
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpulease.compat.loader import become
+from gpulease.compat.shim_files import become
 
 if TYPE_CHECKING:
 

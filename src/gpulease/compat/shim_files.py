@@ -10,7 +10,9 @@ import os
 import stat
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from gpulease.cli.install.changes import Change, File, Target, sealed
 from gpulease.errors import StateError, UsageError
@@ -118,3 +120,24 @@ def _mode(path: Path) -> int:
 def _content(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     return text.replace(PLACE, f"COMMAND = {json.dumps(own_command())}") if path.stem == "gpulease_shim" else text
+
+
+SHARED_MODULE = "gpulease_shim"
+
+
+def become(name: str, file: str) -> None:
+    """The module `name` is what stands in `file`, a path below shims/python."""
+    if SHARED_MODULE not in sys.modules:
+        shared = _load(SHARED_MODULE, SHIMS / "python" / f"{SHARED_MODULE}.py")
+        shared.COMMAND = own_command()  # type: ignore[attr-defined]
+    _load(name, SHIMS / "python" / file)
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

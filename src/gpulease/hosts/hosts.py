@@ -134,7 +134,7 @@ def known(environ: Mapping[str, str] = os.environ) -> list[str]:
 def _allocated(environ: Mapping[str, str]) -> list[str]:
     if not environ.get("SLURM_JOB_ID"):
         return []
-    from gpulease.hosts.srun import nodes
+    from gpulease.hosts.ssh import nodes
 
     return nodes(environ)
 

@@ -2,12 +2,14 @@
 
 One connection a host is kept open (ControlMaster), so that the next call takes tens of milliseconds. Nothing is asked
 on the terminal, and a host key that is new or has changed is never accepted: what ssh says of it becomes an error.
+A node of the Slurm job in which this process runs is reached by `srun` instead.
 Not for: which hosts there are, and what is made of the answers (`hosts`).
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from gpulease.errors import HostUnavailable, UsageError
 from gpulease.model.shell_text import quoted
@@ -72,9 +74,7 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
     if not host or host.startswith("-") or not NAME.issuperset(host):
         raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
     if is_node(host):
-        from gpulease.hosts.srun import command as by_srun
-
-        return by_srun(host, remote, remote_words(host, ["events"]), terminal)
+        return srun_command(host, remote, remote_words(host, ["events"]), terminal)
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -94,10 +94,6 @@ def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[
 
 def is_node(host: str) -> bool:
     """Whether it is one of the Slurm job in which this process runs."""
-    if not os.environ.get("SLURM_JOB_ID"):
-        return False
-    from gpulease.hosts.srun import nodes
-
     return host in nodes()
 
 
@@ -211,3 +207,72 @@ def no_ssh() -> HostUnavailable:
     return HostUnavailable(
         f"There is no command {_ssh()[0]!r} here.", "Install it: `apt-get install openssh-client` (Debian, Ubuntu)."
     )
+
+
+START = 60.0  # seconds for a step, and a broker in it, to begin
+CHECK_INTERVAL = 0.05  # seconds between looks whether it has
+READY = "ready"
+
+
+def nodes(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Their names; none outside of a job."""
+    if not environ.get("SLURM_JOB_ID"):
+        return []
+    from gpulease.slurm import fields
+
+    return fields.hosts(environ.get("SLURM_JOB_NODELIST", ""))
+
+
+def srun_command(node: str, remote: str, events: str, terminal: bool = False) -> list[str]:
+    """The words that run `remote` there, once a broker serves it; `events` is a call that starts one."""
+    _ensure_broker(node, events)
+    return [*_step(node), *(["--pty"] if terminal else []), "sh", "-c", remote]
+
+
+def _step(node: str) -> list[str]:
+    return ["srun", "--quiet", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
+
+
+def _ensure_broker(node: str, events: str) -> None:
+    """The step that stays holds a lock as long as it is there; whoever gets the lock starts it."""
+    import fcntl
+
+    own = places.own(os.environ)
+    places.prepare(own.run, everyone=False)
+    path = os.path.join(own.run, f"node-{node}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        os.ftruncate(lock, 0)
+        _start_step(node, events, lock)
+    try:
+        _wait_until_ready(node, lock)
+    finally:
+        os.close(lock)
+
+
+def _start_step(node: str, events: str, lock: int) -> None:
+    from gpulease.slurm import commands
+
+    script = f"({events}) >/dev/null 2>&1; echo {READY}; exec sleep infinity"
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    actions = [(os.POSIX_SPAWN_DUP2, one, number) for number, one in enumerate((null, lock, null))]
+    try:
+        commands.spawn([*_step(node), "sh", "-c", script], actions, os.environ, apart=True)
+    finally:
+        os.close(null)
+
+
+def _wait_until_ready(node: str, lock: int) -> None:
+    until = time.monotonic() + START
+    while not os.pread(lock, len(READY), 0):
+        if time.monotonic() > until:
+            raise HostUnavailable(
+                f"No step of Slurm's could be started on {node}.",
+                f"See what `srun --overlap --nodelist={node} true` says.",
+                host=node,
+            )
+        time.sleep(CHECK_INTERVAL)

@@ -8,9 +8,14 @@ NumPy and PyTorch are never imported here: where a value of theirs is, they are 
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import inspect
+import mmap
+import os
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from io import BytesIO
@@ -20,7 +25,75 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, NoneT
 from typing import Any, NamedTuple
 
 from gpulease.errors import CannotPickle
-from gpulease.pool import memory_files
+
+ALIGNMENT = 64
+OUT_OF_BAND = 1 << 16  # bytes from which a buffer leaves the pickle
+MAPPED = 1 << 20  # bytes from which it is mapped instead of read: mappings are limited in number
+LARGEST = 1 << 30  # bytes that the kernel writes at once
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+_library = ctypes.CDLL(None, use_errno=True)
+_library.mmap.restype = ctypes.c_void_p
+_library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+FAILED = ctypes.c_void_p(-1).value
+
+
+def write_memory(buffers: Sequence[memoryview]) -> int:
+    """A descriptor of memory that holds these buffers, one after the other, for nobody to change any more.
+
+    Written and not mapped: the kernel copies into fresh pages without a page fault for each.
+    """
+    descriptor = os.memfd_create("gpulease", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        place = 0
+        for buffer in buffers:
+            flat, done = buffer.cast("B"), 0
+            while done < flat.nbytes:
+                done += os.pwrite(descriptor, flat[done : done + LARGEST], place + done)
+            place = _aligned(place + buffer.nbytes)
+        os.ftruncate(descriptor, max(place, 1))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_memory(descriptor: int, sizes: Sequence[int]) -> list[memoryview]:
+    """The buffers in the memory behind `descriptor`, which is closed.
+
+    Large ones are mapped. A page is in memory once for all, until somebody writes to it: that copy is his own.
+    """
+    try:
+        total = sum(map(_aligned, sizes))
+        if total >= MAPPED:
+            whole = _map(descriptor, total)
+        else:
+            whole = memoryview(bytearray(total))
+            os.preadv(descriptor, [whole], 0)
+    finally:
+        os.close(descriptor)
+    place, buffers = 0, []
+    for size in sizes:
+        buffers.append(whole[place : place + size])
+        place = _aligned(place + size)
+    return buffers
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _map(descriptor: int, size: int) -> memoryview:
+    """Not with the module `mmap`, which keeps a descriptor open for each mapping."""
+    address = _library.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, descriptor, 0)
+    if address == FAILED:
+        raise OSError(ctypes.get_errno(), f"{size} bytes of shared memory cannot be mapped")
+    mapped = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(mapped, _library.munmap, address, size).atexit = False
+    return memoryview(mapped).cast("B")
+
 
 PROTOCOL = 5
 MAIN = b"__main__"
@@ -74,7 +147,7 @@ class Beside:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if raw.nbytes < memory_files.OUT_OF_BAND:
+        if raw.nbytes < OUT_OF_BAND:
             return True
         self.buffers.append(raw)
         return False
@@ -192,12 +265,12 @@ def name_of(function: object) -> str:
 def to_body(packed: Packed) -> tuple[bytes, int | None]:
     """The body of a frame, and the descriptor of the memory that goes with it, for the caller to close."""
     payload, buffers = packed
-    if not buffers and len(payload) < memory_files.OUT_OF_BAND:
+    if not buffers and len(payload) < OUT_OF_BAND:
         return payload, None
-    inside = len(payload) < memory_files.OUT_OF_BAND
+    inside = len(payload) < OUT_OF_BAND
     parts = list(buffers) if inside else [memoryview(payload), *buffers]
     sizes = [part.nbytes for part in parts]
-    return pickle.dumps((sizes, payload if inside else None), PROTOCOL), memory_files.write(parts)
+    return pickle.dumps((sizes, payload if inside else None), PROTOCOL), write_memory(parts)
 
 
 def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
@@ -205,7 +278,7 @@ def from_body(body: bytes, descriptors: tuple[int, ...]) -> Any:
     if not descriptors:
         return pickle.loads(body)
     sizes, payload = pickle.loads(body)
-    parts: list[Any] = memory_files.read(descriptors[0], sizes)
+    parts: list[Any] = read_memory(descriptors[0], sizes)
     if payload is None:
         payload = parts.pop(0)
     return pickle.loads(payload, buffers=parts)

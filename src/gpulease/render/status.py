@@ -46,7 +46,7 @@ ONE_QUEUE = "For one queue: `gpulease install --system` (root), or `gpulease bro
 def lines(document: dict[str, Any], terminal: Terminal, now: float) -> list[str]:
     broker = document["broker"]
     if broker is not None and broker["kind"] == "slurm":
-        from gpulease.render.nodes import MAX_DEVICES, node_lines
+        from gpulease.render.hosts import MAX_DEVICES, node_lines
 
         if len(document["devices"]) > MAX_DEVICES:
             shown = [*_title(document, terminal), *node_lines(document, terminal)]

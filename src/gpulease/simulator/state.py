@@ -97,7 +97,7 @@ def create(directory: Path, count: int, profile: str = DEFAULT_PROFILE, *, share
 
     With `shared` every user of the host may occupy its devices; otherwise only the creator sees it.
     """
-    from gpulease.simulator.profiles import new_machine
+    from gpulease.simulator.keys import new_machine
 
     machine = new_machine(count, profile)
     try:

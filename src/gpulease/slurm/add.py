@@ -185,7 +185,7 @@ def model(records: Records, request: Mapping[str, Any]) -> str | None:
     if not models:
         return None
     from gpulease.slurm.known_jobs import nodes
-    from gpulease.slurm.nodes import matching_type
+    from gpulease.slurm.status import matching_type
 
     there = nodes(records)
     found = next((kind for name in models if (kind := matching_type(name, there)) is not None), None)

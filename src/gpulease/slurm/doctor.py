@@ -9,8 +9,8 @@ from gpulease.errors import GpuleaseError, SlurmUnavailable
 from gpulease.model.quantities import folded_names
 from gpulease.slurm import add, commands, fields
 from gpulease.slurm.known_jobs import nodes
-from gpulease.slurm.nodes import gpu_types, node_states, trouble_of
 from gpulease.slurm.options import ASKED, read
+from gpulease.slurm.status import gpu_types, node_states, trouble_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from gpulease.errors import DriverHangs, NoDevices, NoLibrary, Unavailable, UsageError
 from gpulease.model.allocation import Allocation, allocation
 from gpulease.model.values import Device, Sample
+from gpulease.system.places import simulated
 from gpulease.system.probe import Probe, SeveralProbes
-from gpulease.system.simulated import simulated
 
 DEFAULT_SECONDS = 5.0
 

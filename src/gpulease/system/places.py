@@ -11,7 +11,6 @@ import os
 import stat
 
 from gpulease.errors import BrokerUnavailable, UsageError
-from gpulease.system.simulated import simulated as simulated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -340,3 +339,8 @@ def is_broker_of(directory: str, peer_uid: int) -> bool:
         return peer_uid in (0, os.lstat(directory).st_uid)
     except OSError:
         return False
+
+
+def simulated(environ: Mapping[str, str]) -> bool:
+    """Whether the devices to see are simulated ones."""
+    return bool(environ.get("GPULEASE_SIMULATION") or environ.get("GPULEASE_SIMULATE", "0") not in ("", "0"))

@@ -12,9 +12,8 @@ from gpulease.render.hosts import LEGEND, simulated_line, table_lines
 from gpulease.render.jobs import command_text
 from gpulease.render.status import holder_text, host_memory, totals
 from gpulease.render.terminal import Terminal, clean, fit, width_of
-from gpulease.tui.entries import GROUPS, SORTS, MachineSeen, Row, TableEntry
-from gpulease.tui.gpu_rows import RecentLoad, gpu_lines
-from gpulease.tui.output_lines import wrapped
+from gpulease.tui.entries import GROUPS, SORTS, MachineSeen, RecentLoad, Row, TableEntry, gpu_lines
+from gpulease.tui.live_data import wrapped
 from gpulease.tui.view import View
 
 Line = list[tuple[str, str]]  # texts, each with its style: a word of terminal.STYLES, `reverse` or nothing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+from gpulease.tui.entries import COLUMN_STEPS as STEPS
 from gpulease.tui.entries import SORTS, TableEntry
-from gpulease.tui.gpu_rows import COLUMN_STEPS as STEPS
 
 GPU_ROWS = ("some", "all", "none")
 LONGEST_FILTER = 200

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from gpulease.api.log import LogReader
 from gpulease.errors import GpuleaseError, NotFound, in_words
 from gpulease.model.job_selection import one_job
+from gpulease.model.quantities import format_bytes
+from gpulease.render.jobs import facts
+from gpulease.render.terminal import clean
 from gpulease.web.broker_feed import BrokerLink
+from gpulease.web.cards import Markup, buttons, printable, tag
 from gpulease.web.hub import packed
-from gpulease.web.job_details import about_log, details
-from gpulease.web.log_text import LogText
 from gpulease.web.picture import Row, Viewer, job_seen_by
 
 LOG_CHECK_INTERVAL = 0.25  # seconds between looks at the log
@@ -174,3 +179,116 @@ class JobEvents:
             return {"log": log.text, "log_tail": self._tail}
         more = {"log_more": log.text[sent - log.past :]} if sent < self._sent else {}
         return more | ({"log_tail": self._tail} if self._tail != tail else {})
+
+
+def details(job: Row, viewer: Viewer, now: float) -> Markup:
+    known = [(name, value) for name, value in facts(job, now) if value and name != "job"]
+    rows = [(tag("dt", f"{name[:1].upper()}{name[1:]}"), tag("dd", value)) for name, value in known]
+    acts = tag("div", buttons(job, viewer, "job-", base="../"), class_="actions")
+    return tag("div", acts, tag("dl", *(part for row in rows for part in row)), id="job-details")
+
+
+def as_text(job: Row, log: str, now: float) -> str:
+    lines = [f"{name:<12} {clean(value)}" for name, value in facts(job, now) if value]
+    return "\n".join([*lines, "", log]).rstrip("\n") + "\n"
+
+
+def about_log(log: LogText | None, trouble: str | None) -> str:
+    if log is None or trouble is not None:
+        return trouble or "There is no output yet."
+    if log.skipped or log.past:
+        return f"The end of {format_bytes(log.size)}; `gpulease log` shows all of it."
+    return f"{format_bytes(log.size)}"
+
+
+LONGEST = 128 << 10  # characters of a line without an end that are kept
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[^\x1b\r\n])?")
+UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\r\n]*\x1b?|[ -/]+)?\Z")  # none of them goes over a line
+
+
+class WrittenLines:
+    def __init__(self) -> None:
+        self._rest = ""  # behind the last line break, of what was written over only the last
+
+    @property
+    def tail(self) -> str:
+        """The last line as it is now, without a sequence that has only begun."""
+        return _last_written(UNFINISHED.sub("", self._rest))
+
+    def add(self, text: str) -> str:
+        """The lines that are whole now, each with its line break."""
+        whole, ended, rest = (self._rest + text).rpartition("\n")
+        self._rest = _shortened(rest)
+        return "".join(f"{_last_written(line)}\n" for line in whole.split("\n")) if ended else ""
+
+    def end(self) -> str:
+        """What is left, when it does not go on here."""
+        tail, self._rest = self.tail, ""
+        return tail
+
+
+def _last_written(line: str) -> str:
+    return printable(ESCAPES.sub("", line).rstrip("\r").rpartition("\r")[2])
+
+
+def _shortened(rest: str) -> str:
+    """Which comes to the same with whatever follows: a bar of progress may be gigabytes without a line break."""
+    begun = UNFINISHED.search(rest)
+    whole = ESCAPES.sub("", rest[: begun.start()] if begun else rest)
+    shown = whole.rstrip("\r")
+    kept = shown.rpartition("\r")[2] + ("\r" if shown != whole else "")
+    return (kept + (begun.group() if begun else ""))[-LONGEST:]
+
+
+# -------------------------------------------------------------------- the log
+
+MOST = 128 << 10  # bytes that are read at a time, and kept
+
+
+class LogText:
+    """`text` is the end of its whole lines, `tail` the line that is still written.
+
+    `past` says how many characters stood before `text` since this began to read.
+    """
+
+    def __init__(self, path: str, uid: int) -> None:
+        self._log = LogReader(path, uid)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._lines = WrittenLines()
+        self.text, self.past, self.size, self.skipped = "", 0, 0, 0
+
+    def is_of(self, path: str, uid: int) -> bool:
+        return (path, uid) == (self._log.path, self._log.uid)
+
+    @property
+    def tail(self) -> str:
+        return self._lines.tail
+
+    @property
+    def shown(self) -> str:
+        return self.text + self.tail
+
+    def read(self) -> bool:
+        """Whether there is something new. OSError and GpuleaseError where it cannot be read."""
+        known = self._log.position > 0
+        data = self._log.read(MOST)
+        self.size = self._log.size
+        if self._log.fresh:
+            if known:
+                self.past += len(self.text) + 1  # so that who was told all of the last one is told this one anew
+            self.text, self.skipped, self._lines = "", 0, WrittenLines()
+            self._decoder.reset()
+        if self._log.skipped:  # it grows faster than anybody reads
+            self.skipped += self._log.skipped
+            self._decoder.reset()
+            self._add(self._lines.end())
+        before = self.tail
+        grown = self._add(self._lines.add(self._decoder.decode(data)))
+        return grown or self.tail != before
+
+    def _add(self, text: str) -> bool:
+        self.text += text
+        more = len(self.text) - MOST
+        if more > 0:
+            self.text, self.past = self.text[more:], self.past + more
+        return bool(text)

@@ -26,12 +26,20 @@ from gpulease.render.metrics import CONTENT_TYPE, text
 from gpulease.render.terminal import clean
 from gpulease.web.access import Access, Refusal, Slowdown, Visit
 from gpulease.web.broker_feed import BrokerFeed, BrokerLink
-from gpulease.web.fragments import sections
+from gpulease.web.cards import ACTIONS, printable
+from gpulease.web.fragments import first_page, job_page, refusal_page, sections, status_text
 from gpulease.web.hub import MAX_VIEWERS, Hub, stream
-from gpulease.web.job_details import about_log, as_text, details
-from gpulease.web.job_watch import NOT_SHOWN, JobEvents, JobWatch, ask_for_job, ask_totals, may_read
-from gpulease.web.markup import ACTIONS, printable
-from gpulease.web.pages import first_page, job_page, refusal_page, status_text
+from gpulease.web.job_watch import (
+    NOT_SHOWN,
+    JobEvents,
+    JobWatch,
+    about_log,
+    as_text,
+    ask_for_job,
+    ask_totals,
+    details,
+    may_read,
+)
 from gpulease.web.picture import PagePicture, Row, Viewer, job_seen_by, seen_by, totals_seen_by
 
 POLICY = (

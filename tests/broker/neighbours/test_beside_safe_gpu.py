@@ -27,7 +27,7 @@ from support.site import devices_of
 from support.waiting import wait_until
 
 from gpulease.broker.neighbours.safe_gpu import NAME
-from gpulease.simulator.environment import simulated_environment
+from gpulease.simulator.folder import simulated_environment
 
 LOOPS = ("safe-gpu", "safe-gpu", "run", "get", "acquire")
 HOLD_LOCK = """

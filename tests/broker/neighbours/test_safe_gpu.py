@@ -19,7 +19,7 @@ from support.site import devices_of
 from support.waiting import wait_until
 
 from gpulease.broker.neighbours.safe_gpu import FOLDER, NAME, SafeGpuLock
-from gpulease.simulator.environment import simulated_environment
+from gpulease.simulator.folder import simulated_environment
 from gpulease.system.identity import user_name
 
 HOLD_LOCK = """

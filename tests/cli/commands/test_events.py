@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.queue_site import QueueSite, fresh_queue  # noqa: F401  # pytest finds the fixture here
 
-from gpulease.api.event_selection import DAY, EventChoice, ago
+from gpulease.api.history import DAY, EventChoice, ago
 from gpulease.errors import UsageError
 from gpulease.render.events import line_of, table_rows
 from gpulease.render.hidden import of_event

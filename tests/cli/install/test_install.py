@@ -16,7 +16,7 @@ from support.needs import needs, needs_root
 from gpulease.broker.config import texts_of
 from gpulease.cli.install import manifest
 from gpulease.cli.install.changes import is_sealed, sealed
-from gpulease.cli.install.fitness import check_python
+from gpulease.cli.install.manifest import check_python
 from gpulease.cli.main import VERBS
 from gpulease.errors import StateError
 from gpulease.planner import settings

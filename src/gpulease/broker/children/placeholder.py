@@ -12,7 +12,7 @@ import sys
 
 from gpulease.errors import in_words
 from gpulease.system.execution import end_with
-from gpulease.system.simulated import simulated
+from gpulease.system.places import simulated
 
 COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
 PROHIBITED, EXCLUSIVE = 2, 3

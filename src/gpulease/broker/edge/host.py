@@ -11,7 +11,7 @@ from gpulease.broker.edge.clock import Clock
 from gpulease.errors import BrokerUnavailable
 from gpulease.model.values import HostMemory
 from gpulease.system import identity, places
-from gpulease.system.host_memory import read
+from gpulease.system.host import read_memory
 
 KEPT = 0.2  # seconds that a reading serves
 
@@ -23,7 +23,7 @@ class CachedMemory:
 
     def now(self, now: float) -> HostMemory:
         if not self._read_at <= now < self._read_at + KEPT:
-            self._read_at, self._last = now, read()
+            self._read_at, self._last = now, read_memory()
         return self._last
 
 

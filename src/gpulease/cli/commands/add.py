@@ -7,9 +7,8 @@ import sys
 import time
 
 from gpulease.api.job_commands import by_shell, job_fields, refuse_unstartable, swept, with_log
-from gpulease.cli.containers import warn_of_all_gpus
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import add_job, add_request
+from gpulease.cli.request_options import add_job, add_request, warn_of_all_gpus
 from gpulease.errors import UsageError
 from gpulease.model.fields import JOB, OWN, as_option, command_words, request_fields
 
@@ -114,7 +113,7 @@ def tell_left_out(names: list[str]) -> None:
 def _transfer() -> int:
     import json
 
-    from gpulease.api.transfer import LARGEST, received
+    from gpulease.api.rebalance import LARGEST, received
     from gpulease.cli.parsing import print_json
 
     try:

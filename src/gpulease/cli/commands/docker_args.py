@@ -56,7 +56,7 @@ def _leased(environ: Mapping[str, str]) -> str:
         raise NotFound("The lease here has no NVIDIA GPU.", "Start the container without options for GPUs.")
     if not (devices.startswith(("GPU-", "MIG-")) or (devices and lease)):
         raise NotFound("There is no lease here.", WITHIN)
-    from gpulease.client.thread_connection import ask
+    from gpulease.client.connection import ask
 
     if not set(devices.split(",")) <= _held(ask("status"), lease):
         raise NotFound("NVIDIA_VISIBLE_DEVICES names what no lease here has, or has any more.", WITHIN)

@@ -181,7 +181,7 @@ def _intruders(device: dict[str, Any]) -> str:
 
 def _broker() -> Iterator[Finding]:
     """Which broker serves this user, and places that cannot be trusted."""
-    from gpulease.client import connection
+    from gpulease.client import connection, discovery
     from gpulease.system import places
 
     for place in places.candidates(os.environ):
@@ -193,7 +193,7 @@ def _broker() -> Iterator[Finding]:
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
     own = places.own(os.environ)
     try:
-        found = connection.find()
+        found = discovery.find()
     except GpuleaseError as error:
         yield Finding("error", "broker", error.what, error.next_step)
         yield from _why_down()
@@ -291,7 +291,7 @@ def _existing(folder: str) -> str:
 
 
 def _state(folder: str) -> Iterator[Finding]:
-    from gpulease.system.disks import network_filesystem
+    from gpulease.system.host import network_filesystem
 
     network = network_filesystem(folder)
     if network is not None:

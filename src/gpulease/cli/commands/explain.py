@@ -72,7 +72,7 @@ def _print_devices(reply: Explained) -> None:
 
     rows, heading = [(row["label"], row["why"]) for row in reply["devices"]], ("GPU", "WHY NOT")
     if places.engine(os.environ) != places.LOCAL:
-        from gpulease.render.nodes import joined
+        from gpulease.render.hosts import joined
 
         rows, heading = joined(rows), ("NODE", "WHAT IS THERE")
     if rows:

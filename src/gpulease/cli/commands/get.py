@@ -99,8 +99,8 @@ def _text(arguments: Namespace, granted: Granted) -> str:
 
         return json.dumps(granted)
     if arguments.export:
-        from gpulease.cli.export import export_lines
         from gpulease.cli.lease_wait import environment_of
+        from gpulease.cli.request_options import export_lines
 
         return export_lines(environment_of(granted, arguments.visible_by))
     return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from gpulease.cli import pages
 from gpulease.cli.parsing import ArgumentParser, Namespace
 from gpulease.errors import NotFound
 
@@ -34,7 +33,7 @@ def run(arguments: Namespace) -> int:
     topic = arguments.topic
     if topic is None:
         return _list()
-    found, verb = pages.find(TOPICS.get(topic, topic)), ALIASES.get(topic, topic)
+    found, verb = find(TOPICS.get(topic, topic)), ALIASES.get(topic, topic)
     if verb in VERBS:
         code = run_verb(verb, ["--help"])
         if found:
@@ -42,7 +41,7 @@ def run(arguments: Namespace) -> int:
         return code
     if not found:
         raise _unknown(topic)
-    _show(pages.read(found[0]))
+    _show(read(found[0]))
     for other in found[1:]:
         print(f"gpulease: there is also `gpulease help {other}`.", file=sys.stderr)
     return 0
@@ -50,13 +49,13 @@ def run(arguments: Namespace) -> int:
 
 def _list() -> int:
     print("Pages, each shown by `gpulease help TOPIC`; `gpulease --help` lists the verbs.")
-    known = pages.topics()
+    known = topics()
     for part in LISTED:
         print(f"\n{part or 'others'}")
         for topic in (topic for topic in known if topic.rpartition("/")[0] == part):
             name = topic.rpartition("/")[2]
-            shown = name if pages.find(name) == [topic] and not _is_verb(name) else topic
-            print(f"  {shown:<22} {pages.title(topic)}"[:80].rstrip())
+            shown = name if find(name) == [topic] and not _is_verb(name) else topic
+            print(f"  {shown:<22} {title(topic)}"[:80].rstrip())
     return 0
 
 
@@ -70,7 +69,7 @@ def _unknown(topic: str) -> NotFound:
     from gpulease.cli.main import VERBS
     from gpulease.cli.suggestions import HABITS, near
 
-    known = {page.rpartition("/")[2]: page for page in pages.topics()}
+    known = {page.rpartition("/")[2]: page for page in topics()}
     close = near(topic, [*known, *VERBS])
     usual = f"Did you mean `gpulease help {close}`?" if close else "See `gpulease help` for what there is."
     step = HABITS.get(topic, usual)
@@ -90,3 +89,43 @@ def _show(text: str) -> None:
     console.width = min(console.width, 100)
     with console.pager(styles=True):
         console.print(Markdown(text, hyperlinks=False))
+
+
+FOLDERS = ("", "tutorial", "how-to", "concepts", "reference", "architecture", "decisions")
+
+
+def folder() -> str:
+    """Beside the code of an installed package; in a checkout, where they are written."""
+    package = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    installed = os.path.join(package, "docs")
+    return installed if os.path.isdir(installed) else os.path.normpath(os.path.join(package, "..", "..", "docs"))
+
+
+def topics() -> list[str]:
+    """As `how-to/queue`; `figures`, which is in no folder."""
+    found = []
+    for part in FOLDERS:
+        place = os.path.join(folder(), part)
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+        found += [os.path.join(part, name.removesuffix(".md")) for name in names if name.endswith(".md")]
+    return found
+
+
+def find(wanted: str) -> list[str]:
+    """The topics that a name may mean: `how-to/queue`, `queue`, and a decision by its number."""
+    known = topics()
+    name = wanted.strip("/").removeprefix("docs/").removesuffix(".md").lower()
+    if name in known:
+        return [name]
+    parts = [(topic, topic.rpartition("/")[2]) for topic in known]
+    exact = [topic for topic, page in parts if page == name]
+    return exact or [topic for topic in known if name[-4:].isdecimal() and topic.startswith("decisions/" + name[-4:])]
+
+
+def read(topic: str) -> str:
+    with open(os.path.join(folder(), f"{topic}.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def title(topic: str) -> str:
+    return read(topic).partition("\n")[0].lstrip("# ")

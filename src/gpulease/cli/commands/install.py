@@ -38,7 +38,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.install import fitness, manifest
+    from gpulease.cli.install import manifest
     from gpulease.cli.install.changes import Target
     from gpulease.cli.install.manifest import how_to_start, show, start_commands
 
@@ -51,12 +51,12 @@ def run(arguments: Namespace) -> int:
         files = manifest.system(python, _group(arguments, target.root), target.root)
     here = arguments.system and not arguments.root
     if here and os.geteuid() == 0:
-        fitness.check_python(python)
-    account = "make" if here and not fitness.account_exists() else None
+        manifest.check_python(python)
+    account = "make" if here and not manifest.account_exists() else None
     changes = list(target.needed(files))
     if not arguments.dry_run:
         if account:
-            fitness.make_account()
+            manifest.make_account()
         os.umask(0o022)
         for change in changes:
             target.carry_out(change)
@@ -86,7 +86,7 @@ def check_words(arguments: Namespace) -> None:
 
 def _group(arguments: Namespace, root: str) -> str | None:
     """As asked for, else as it is: a second run without --group does not open the socket to everybody."""
-    from gpulease.cli.install import changes, fitness
+    from gpulease.cli.install import changes, manifest
     from gpulease.errors import UsageError
     from gpulease.system.places import SYSTEM_CONFIG
     from gpulease.system.service import GROUP_KEY, socket_group
@@ -96,7 +96,7 @@ def _group(arguments: Namespace, root: str) -> str | None:
     if arguments.group in (None, known):
         return known
     if not arguments.root:
-        fitness.check_group(arguments.group)
+        manifest.check_group(arguments.group)
     if changes.was_edited(path):
         step = f"Change {GROUP_KEY} there, and leave out --group."
         raise UsageError(f"{path} was edited by hand, and names another group or none.", step)

@@ -31,8 +31,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease run -- python train.py`.")
-    from gpulease.cli.containers import warn_of_all_gpus
     from gpulease.cli.lease_wait import environment_of, wait_for
+    from gpulease.cli.request_options import warn_of_all_gpus
     from gpulease.system.execution import become, check_command
 
     enter_folder(arguments.cwd)

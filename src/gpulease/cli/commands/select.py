@@ -101,7 +101,7 @@ def _print(arguments: Namespace, chosen: tuple[Device, ...], shown: dict[str, st
         fields = ("index", "label", "uuid", "name")
         print_json({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]})
     elif arguments.export:
-        from gpulease.cli.export import export_lines
+        from gpulease.cli.request_options import export_lines
 
         print(export_lines(shown))
     else:

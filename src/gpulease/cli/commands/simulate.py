@@ -112,7 +112,7 @@ def _run_machine(arguments: Namespace) -> int:
 
 
 def _prepare(directory: Path, broker: Path, arguments: Namespace) -> dict[str, str]:
-    from gpulease.simulator.environment import apart, simulated_environment
+    from gpulease.simulator.folder import apart, simulated_environment
 
     state.create(directory, arguments.gpus, arguments.profile, shared=arguments.shared)
     if arguments.set:

@@ -32,7 +32,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from gpulease.cli.install import fitness, manifest
+    from gpulease.cli.install import manifest
     from gpulease.cli.install.changes import Target
     from gpulease.cli.install.manifest import has_systemd, show
 
@@ -46,12 +46,12 @@ def run(arguments: Namespace) -> int:
     files = manifest.user("", os.environ) if arguments.user else manifest.system("", root=target.root)
     changes = list(target.removable(files, arguments.purge))
     changes += _left_by_use(changes, target, here)
-    account = "remove" if here and arguments.purge and fitness.account_exists() else None
+    account = "remove" if here and arguments.purge and manifest.account_exists() else None
     if not arguments.dry_run:
         for change in changes:
             target.carry_out(change)
         if account:
-            fitness.remove_account()
+            manifest.remove_account()
     reload = f"systemctl {'--user ' if arguments.user else ''}daemon-reload"
     then = [reload] if has_systemd() and not arguments.root else []
     if show(arguments, target, changes, account, then) and then:

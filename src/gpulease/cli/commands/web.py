@@ -83,7 +83,7 @@ def _hosts(asked: str | None) -> list[str]:
 def _mapping(folder: str | None) -> Callable[[PagePicture], None] | None:
     if folder is None:
         return None
-    from gpulease.cli.metrics_files import write_mapping
+    from gpulease.cli.commands.metrics import write_mapping
 
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise UsageError(f"--dcgm-mapping is {folder!r}, in which nothing can be written.", "Make the folder.")

@@ -1,18 +1,27 @@
-"""The one list of what an installation consists of, for the machine and for one user; and what is told of it."""
+"""The one list of what an installation consists of, for the machine and for one user, with its man page."""
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
-from collections.abc import Mapping
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from importlib.resources import files as package_files
 from textwrap import wrap
 
+from gpulease import __version__
+from gpulease.cli.argument_parser import make_parser, parsers_below
+from gpulease.cli.commands import help
 from gpulease.cli.commands.completion import SCRIPTS
-from gpulease.cli.install.changes import Change, File, Target, sealed
-from gpulease.cli.install.manual import man_page
+from gpulease.cli.install.changes import Change, File, Target, number_of, sealed
+from gpulease.cli.main import VERBS
 from gpulease.cli.parsing import Namespace, print_json
+from gpulease.errors import NotFound, StateError, in_words
 from gpulease.planner import Policy
 from gpulease.planner.settings import PARAMETERS, Settings
 from gpulease.system.places import INSTALLED
@@ -189,3 +198,162 @@ def show(arguments: Namespace, target: Target, changes: list[Change], account: s
 def _about(change: Change) -> dict[str, object]:
     file = change.file
     return {"action": change.action, "backup": change.backup, "mode": f"{file.mode:04o}", "owner": file.owner}
+
+
+NOBODY = 65534
+PROGRAM = """
+import sys, gpulease.broker.edge.server, pamela, pynvml
+print(gpulease.__file__, pamela.__file__, pynvml.__file__, sys.prefix, sep="\\n")
+"""
+RECIPE = (
+    "Install it for everybody: `python3 -m venv /opt/gpulease`, `/opt/gpulease/bin/pip install 'gpulease[system]'`, "
+    "then `/opt/gpulease/bin/gpulease install --system`."
+)
+DEVICE_GROUPS = {"video", "render"}  # whose members may ask the driver, on some machines
+PATIENCE = 60.0
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def check_python(python: str) -> None:
+    """Every user can run it, and root alone can change it: it runs as root, and as each of them."""
+    try:
+        tried = subprocess.run(
+            [python, "-I", "-c", PROGRAM], cwd="/", env={}, user=NOBODY, group=NOBODY, extra_groups=[],
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as trouble:
+        said = (getattr(trouble, "stderr", "") or in_words(trouble)).strip().splitlines()
+        folder = shlex.quote(os.path.dirname(os.path.dirname(python)))
+        step = f"{RECIPE} If that was done under a strict umask: `chmod -R a+rX {folder}`."
+        raise StateError(f"Other users cannot run gpulease with {python}: {said[-1][:200]}.", step) from None
+    for path in (python, *tried.stdout.splitlines()):
+        stranger = _untrusted_writer(path)
+        if stranger:
+            raise StateError(f"The service would run what {stranger}.", RECIPE)
+
+
+def _untrusted_writer(path: str) -> str | None:
+    """Who besides root can change what lies at `path`. Groups are trusted: Debian's `staff` may write in /usr/local."""
+    for start in {os.path.abspath(path), os.path.realpath(path)}:
+        while True:
+            seen = os.stat(start)
+            if seen.st_uid != 0:
+                return f"user {seen.st_uid} can change: {start}"
+            if seen.st_mode & 0o002 and not seen.st_mode & 0o1000:
+                return f"everybody can change: {start}"
+            if start == "/":
+                break
+            start = os.path.dirname(start)
+    return None
+
+
+def check_group(name: str) -> None:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        raise NotFound(f"There is no group {name[:40]!r}.", f"Make it first: `groupadd {name[:40]}`.") from None
+
+
+def account_exists() -> bool:
+    return number_of(ACCOUNT) is not None
+
+
+def make_account() -> None:
+    groups = {entry.gr_name for entry in grp.getgrall()}
+    shell = shutil.which("nologin", path=PATH) or "/bin/false"
+    own_group = ["--gid", ACCOUNT] if ACCOUNT in groups else ["--user-group"]
+    more = ["--groups", ",".join(groups & DEVICE_GROUPS)] if groups & DEVICE_GROUPS else []
+    about = ["--no-create-home", "--home-dir", HOME, "--shell", shell, "--comment", "gpulease broker"]
+    _call(["useradd", "--system", *own_group, *more, *about, ACCOUNT])
+
+
+def remove_account() -> None:
+    _call(["userdel", ACCOUNT])
+
+
+def _call(words: list[str]) -> None:
+    try:
+        subprocess.run(words, env={"PATH": PATH}, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    except (OSError, subprocess.SubprocessError) as trouble:
+        why = (getattr(trouble, "stderr", "") or in_words(trouble)).strip()[:200]
+        raise StateError(
+            f"`{words[0]}` failed: {why}", f"Run `{shlex.join(words)}` yourself, then try again."
+        ) from None
+
+
+EXIT_CODES = {
+    "0": "done",
+    "N": "the exit code of the command that gpulease ran (128+n for signal n)",
+    "1": "it failed, or what you named does not exist",
+    "2": "wrong usage",
+    "69": "no broker or no driver",
+    "75": "not granted in time, or not free now",
+    "77": "not permitted",
+}
+HEAD = f"""\
+.TH GPULEASE 1 "" "gpulease {__version__}"
+.SH NAME
+gpulease \\- share the GPUs of a server among people and programs
+.SH SYNOPSIS
+.B gpulease
+.RI [ VERB "] [" OPTIONS ]
+.SH DESCRIPTION
+Every use of a GPU is a lease: a command, a script's variable, a queued job,
+a reservation.
+Each waits in one queue, holds its GPUs, and releases them when its owner ends.
+Without a verb, gpulease shows the status.
+.PP
+.B gpulease help
+lists pages to read: a tutorial, how-to pages, concepts and references.
+.SH VERBS
+"""
+FILES = {
+    "/etc/gpulease/config.toml": "settings of the machine's broker",
+    "~/.config/gpulease/config.toml": "settings of a user's own broker",
+    "/run/gpulease": "socket of the machine's broker",
+    "/var/lib/gpulease": "state of the machine's broker",
+    "$XDG_RUNTIME_DIR/gpulease": "socket of a user's own broker",
+    "~/.local/state/gpulease/HOST": "state, and logs of jobs, of a user's own broker",
+    "$GPULEASE_DIR": "all of these in one folder, where it is set",
+}
+
+
+def helps() -> Iterator[tuple[str, list[str]]]:
+    """Each verb with its help, and that of the verbs below it."""
+    for verb in VERBS:
+        parser = make_parser(verb)
+        yield verb, [one.format_help().rstrip() for one in (parser, *parsers_below(parser).values())]
+
+
+def man_page() -> str:
+    parts = [HEAD]
+    for verb, texts in helps():
+        parts.append(f".SS gpulease {_escaped(verb)}\n")
+        parts.append(".PP\n".join(f".nf\n{_escaped(text)}\n.fi\n" for text in texts))
+    parts += [_section("EXIT STATUS", EXIT_CODES), _section("ENVIRONMENT", _variables()), _section("FILES", FILES)]
+    return "".join([*parts, ".SH SEE ALSO\n.BR nvidia\\-smi (1)\n"])
+
+
+def _section(name: str, meanings: Mapping[str, str]) -> str:
+    rows = (f".TP\n.B {_escaped(word)}\n{_escaped(meaning)}\n" for word, meaning in meanings.items())
+    return f".SH {name}\n{''.join(rows)}"
+
+
+def _variables() -> dict[str, str]:
+    """As the page about settings has them."""
+    rows = re.findall(r"^\| (`[A-Z_`, ]+) \| (.*?) \| (.*?) ?\|$", help.read("reference/settings"), re.MULTILINE)
+    return {
+        _plain(name): _plain(text) + (f" (default: {_plain(usual)})" if usual else "") for name, text, usual in rows
+    }
+
+
+def _plain(text: str) -> str:
+    """Without Markdown's marks."""
+    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text).replace("`", "")
+
+
+def _escaped(text: str) -> str:
+    """As it stands: no word of it is a request of roff, and a hyphen can be copied into a shell."""
+    plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("^", "\\(ha")
+    lines = [f"\\&{line}" if line[:1] in (".", "'") else line for line in plain.replace("~", "\\(ti").split("\n")]
+    return "\n".join(lines)

@@ -16,7 +16,7 @@ from gpulease.compat.sge import folders
 from gpulease.errors import PoolBroken, PoolClosed
 
 if TYPE_CHECKING:
-    from gpulease.compat.sge.agent import Agent
+    from gpulease.compat.sge.master import Agent
 
 
 class Loaded(dict[str, Any]):

@@ -5,11 +5,10 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import gpulease_shim
 
-from gpulimit import help_texts, tables
 from gpulimit import tasks as queue
 from gpulimit.tasks import Task
 
@@ -105,11 +104,11 @@ def ls(given: List[str], options: List[str]) -> str:
     found = queue.all_tasks()
     if not found:
         gpulease_shim.status()  # without a driver this fails and says so; an empty list would hide it
-    return tables.listing(found, "all" in options)
+    return queue.listing(found, "all" in options)
 
 
 def show(given: List[str], options: List[str]) -> str:
-    return tables.details(_task(given[0]))
+    return queue.details(_task(given[0]))
 
 
 def rm(given: List[str], options: List[str]) -> str:
@@ -142,7 +141,7 @@ def clean(given: List[str], options: List[str]) -> str:
     if gone:
         _remove(gone)
     shown = [task._replace(status="killed") if task.status == "running" else task for task in gone]
-    return "[info]: rm task as follows:\n{}".format(tables.removed(shown))
+    return "[info]: rm task as follows:\n{}".format(queue.removed(shown))
 
 
 def kill(given: List[str], options: List[str]) -> str:
@@ -213,7 +212,7 @@ def _shown(value: Union[int, float, None]) -> str:
 
 
 def status(given: List[str], options: List[str]) -> str:
-    return tables.machine(gpulease_shim.status(), queue.all_tasks())
+    return queue.machine(gpulease_shim.status(), queue.all_tasks())
 
 
 def debug(given: List[str], options: List[str]) -> str:
@@ -230,7 +229,7 @@ def log(given: List[str], options: List[str]) -> str:
     """The path, and behind it what is in the file; of `main` the command that tells more."""
     if given[0] == "main":
         events = gpulease_shim.ask("events", "--most", "10000")["events"]
-        lines = tables.main_log(events, queue.all_tasks(), queue.noted())
+        lines = queue.main_log(events, queue.all_tasks(), queue.noted())
         return "\n".join(["gpulease log main", *lines])
     task = _task(given[0], "Error\n[error]: please check task id.")
     print(task.log, flush=True)
@@ -252,7 +251,7 @@ def _page(path: str) -> None:
 
 
 def help_text(given: List[str], options: List[str]) -> str:
-    return help_texts.about(given[0] if given else None)
+    return about(given[0] if given else None)
 
 
 # command -> what it does; how many words it takes; its options
@@ -273,3 +272,108 @@ COMMANDS: Dict[str, Any] = {
     "status": (status, 0, 0, ()),
     "debug": (debug, 1, 1, ()),
 }
+
+
+# -------------------------------------------------------------------- help
+
+# gpulimit's commands and options in its order, in words of our own.
+HEAD = """
+GPU Task Manage:
+    usage:
+
+        gpulimit -h                   show this
+        gpulimit add [cmds]           queue the command [cmds]
+
+    other commands:
+
+"""
+# command -> its usage, what it does, and more about it
+USAGES = {
+    "help": ("help [cmd]", "what there is, or all about [cmd]", ""),
+    "add": (
+        "add [cmds]",
+        "queue a command",
+        """
+        Options:
+
+            --priority [priority]     smaller is sooner; 5 if nothing is said
+            --logpath  [path]         file, or folder, for its output
+""",
+    ),
+    "ls": (
+        "ls",
+        "the queue",
+        """
+        Options:
+
+            --all                     whole commands; else 80 letters of each
+""",
+    ),
+    "show": ("show [id]", "all about a task", ""),
+    "rm": ("rm [id]", "remove a task; a running one is killed first", ""),
+    "clean": (
+        "clean [type(default=None)]",
+        "remove tasks that are complete or CMD_ERROR",
+        """
+        Example:
+
+            gpulimit clean            what is `complete` or `CMD_ERROR`
+            gpulimit clean killed     what is `killed`
+""",
+    ),
+    "kill": ("kill [id]", "end a running task", ""),
+    "mv": ("mv [id] [index(default=0)]", "give a waiting task another place; `move` is the same", ""),
+    "set": (
+        "set [name] [value]",
+        "show or change parameters",
+        """
+        Can Set Params:
+
+            TIMER_POLLING_TIME        seconds between looks at the GPUs
+            MAX_ERR_TIMES             how often a task that fails is run in all
+            MAX_RUNNING_TASKS         most tasks that share a GPU; -1: no limit
+            SAFETY_KEEP_MEMORY        part of the host's memory that stays free
+            SAFETY_KEEP_GPU_MEMORY    part of a GPU's memory that stays free
+
+        Example:
+
+            gpulimit set MAX_ERR_TIMES 2
+""",
+    ),
+    "start": (
+        "start [iddefalut=None]",  # as gpulimit spells it
+        "start a waiting task now, or an ended one again",
+        """
+        Information:
+
+            gpulimit start            does nothing: tasks start by themselves
+            gpulimit start 1          this one
+""",
+    ),
+    "log": (
+        "log [id]",
+        "the output of a task",
+        """
+        Example:
+
+            gpulimit log 1
+            gpulimit log main         what was added, started and ended
+""",
+    ),
+    "status": ("status", "the host's memory, and the GPUs", ""),
+    "debug": ("debug [id]", "why a task is `CMD_ERROR`", ""),
+}
+
+
+def about(command: Optional[str]) -> str:
+    if command is None:
+        return HEAD + "".join(_first(name) for name in USAGES)
+    name = {"-h": "help", "--help": "help", "move": "mv"}.get(command, command)
+    if name not in USAGES:
+        return "[Error]: Can not found command: `{}`.\n Please use help to find more infomation.".format(command)
+    return "\n{}{}".format(_first(name), USAGES[name][2])
+
+
+def _first(name: str) -> str:
+    usage, does, _ = USAGES[name]
+    return "        {:<29} {}\n".format(usage, does)

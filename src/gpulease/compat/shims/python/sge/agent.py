@@ -2,4 +2,4 @@
 
 from sge import module
 
-Agent = module("agent").Agent
+Agent = module("master").Agent

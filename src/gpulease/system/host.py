@@ -1,9 +1,11 @@
-"""Whether a folder is on a disk of this host, by what the kernel says of its mounts."""
+"""What the kernel says of this host: whether a folder is on one of its disks, and how much memory it has."""
 
 from __future__ import annotations
 
 import os
 import re
+
+from gpulease.model.values import HostMemory
 
 NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "pvfs2",
@@ -40,3 +42,18 @@ def network_filesystem(folder: str) -> str | None:
     except OSError:
         return None
     return kind if is_network(kind) else None
+
+
+def read_memory(path: str = "/proc/meminfo") -> HostMemory:
+    wanted: dict[str, int] = {}
+    try:
+        with open(path) as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("MemTotal", "MemAvailable"):
+                    wanted[name] = int(rest.split()[0]) * 1024
+                if len(wanted) == 2:
+                    break
+    except (OSError, ValueError, IndexError):
+        return HostMemory()
+    return HostMemory(wanted.get("MemTotal"), wanted.get("MemAvailable"))
