@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# Pages that stand outside of docs/ because GitHub looks for them at the top -> their place on the site.
+# Pages that are not where the site has them, since GitHub looks for them elsewhere -> their place on the site.
 OUTSIDE = {
     "README.md": "index.md",
+    "docs/README.md": "all-pages.md",  # MkDocs would make it the first page
     "README.zh-CN.md": "zh-CN.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -58,6 +59,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
+    if (readme := files.get_file_from_path("README.md")) is not None:
+        files.remove(readme)
     for name, place in OUTSIDE.items():
         if (ROOT / name).exists():
             files.append(File.generated(config, place, content=at_the_top((ROOT / name).read_text(), name)))
