@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# Pages that are not where the site has them, since GitHub looks for them elsewhere -> their place on the site.
+# Pages that stand outside of docs/ because GitHub looks for them at the top -> their place on the site.
 OUTSIDE = {
     "README.md": "index.md",
-    "docs/README.md": "all-pages.md",  # MkDocs would make it the first page
     "README.zh-CN.md": "zh-CN.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -59,8 +58,6 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    if (readme := files.get_file_from_path("README.md")) is not None:
-        files.remove(readme)
     for name, place in OUTSIDE.items():
         if (ROOT / name).exists():
             files.append(File.generated(config, place, content=at_the_top((ROOT / name).read_text(), name)))
@@ -130,12 +127,12 @@ def contents(folder: str, title: str) -> str:
 def order(places: list[str]) -> list[Any]:
     pages = [place for place in places if place.endswith(".md")]
     top = [place for place in pages if "/" not in place and place not in OUTSIDE.values()]
-    nav: list[Any] = [{"gpulease": "index.md"}]
+    nav: list[Any] = [{"gpulease": "index.md"}, *(place for place in top if place == "contents.md")]
     for folder, title in SECTIONS.items():
         inside = [place for place in pages if place.startswith(f"{folder}/") and place != f"{folder}/index.md"]
         nav.append({title: [f"{folder}/index.md", *inside]})
     rest = [place for place in OUTSIDE.values() if place in pages and place != "index.md"]
-    return [*nav, {"More": [*top, *rest]}]
+    return [*nav, {"More": [*(place for place in top if place not in nav), *rest]}]
 
 
 # ---------------------------------------------------------------- diagrams
