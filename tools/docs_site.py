@@ -94,7 +94,14 @@ def at_the_top(text: str, name: str) -> str:
 
 def with_links(text: str, source: str, place: str) -> str:
     """The text of a file with its links as they must be at its place on the site."""
-    return CODE_OR_LINK.sub(lambda found: link(found, source, place) if found[3] else found[0], text)
+
+    def changed(found: re.Match[str]) -> str:
+        if found[3]:
+            return link(found, source, place)
+        in_table = text.startswith("|", text.rfind("\n", 0, found.start()) + 1)
+        return found[0].replace("\\|", "|") if in_table else found[0]  # GitHub wants `\|` in code of a table
+
+    return CODE_OR_LINK.sub(changed, text)
 
 
 def link(found: re.Match[str], source: str, place: str) -> str:

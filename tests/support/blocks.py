@@ -20,13 +20,19 @@ COMMENT = re.compile(r"<!-- not run: ((?:(?!-->).)+) -->\s*\Z", re.DOTALL)
 # What a test must never type by itself: it may be root's, and a page may come from anybody.
 REFUSED = re.compile(
     r"\b(?:sudo|su|apt|apt-get|dnf|systemctl|loginctl|useradd|usermod|groupadd|docker|podman|pip|pipx|uv|conda|ssh|scp"
-    r"|rsync|curl|wget|make|mount|nginx|crontab|git)\b|--system|--shared|--hosts?\b|--engine|as root|\w+://|mailto:"
+    r"|rsync|curl|wget|make|mount|nginx|crontab|git)\b|--system|broker --shared|slurm-config|--hosts?\b|--engine"
+    r"|as root|\w+://|mailto:"
     r"|(?<![\w.~])/(?:etc|opt|usr|var|root|home|run|srv|data)\b"
 )
 LONGEST = 60.0  # seconds that a block may take
-# Programs of the reader. `python` is ours where it needs gpulease; else it says what it was told.
-READERS = ("train.py", "prepare.py", "evaluate.py", "job.sh")
-PYTHON = '#!/bin/sh\ncase "$*" in *gpulease*|*.py) exec {} "$@" ;; esac\necho "python $*"\n'
+OF_THE_READER = re.compile(r"[\w-]+\.(?:py|sh)\b")  # programs: they do nothing
+# `python` is ours, but for modules that the reader has; `torchrun` does nothing.
+PROGRAMS = {
+    "gpulease": '#!/bin/sh\nexec {} -m gpulease "$@"\n',
+    "python": '#!/bin/sh\ncase "$1 $2" in "-m gpulease"*) ;; -m*) exit ;; esac\nexec {} "$@"\n',
+    "torchrun": "#!/bin/sh\n",
+}
+PROGRAMS["python3"] = PROGRAMS["python"]
 
 
 class Block(NamedTuple):
@@ -52,30 +58,34 @@ class Reader:
         self.site, self.home = site, site.folder / "home"
         programs = self.home / "bin"
         programs.mkdir(parents=True)
-        own = shlex.quote(sys.executable)
-        for name, text in {
-            "gpulease": f'#!/bin/sh\nexec {own} -m gpulease "$@"\n',
-            "python": PYTHON.format(own),
-        }.items():
-            (programs / name).write_text(text)
+        for name, text in PROGRAMS.items():
+            (programs / name).write_text(text.format(shlex.quote(sys.executable)))
             (programs / name).chmod(0o755)
-        for name in READERS:
-            (self.home / name).write_text("#!/bin/sh\n" if name.endswith(".sh") else "")
-            (self.home / name).chmod(0o755)
         self.environ = {**site.environ, "HOME": str(self.home), "PATH": f"{programs}:{site.environ['PATH']}"}
 
     def type(self, block: Block) -> str:
         """What went wrong; nothing if nothing did."""
         if (found := REFUSED.search(block.text)) is not None:
             return f"line {block.line}: a test does not type {found[0]!r}. Put <!-- not run: the reason --> above it."
-        words = [sys.executable, "-c"] if block.kind == "python" else ["bash", "-ec"]
+        for name in OF_THE_READER.findall(block.text):
+            if block.kind != "python" and not (path := self.home / name).exists():
+                path.write_text("#!/bin/sh\n")
+                path.chmod(0o755)
+        words = ["bash", "-ec", block.text]
+        if block.kind == "python":
+            words = [sys.executable, "-c", f"import gpulease\n{block.text}"]
         log = self.home / "typed.log"  # not a pipe: what a block leaves in the background may keep that open
         with log.open("w") as output:
             try:
                 done = subprocess.run(
-                    [*words, block.text], cwd=self.home, env=self.environ, stdin=subprocess.DEVNULL,
-                    stdout=output, stderr=output, timeout=LONGEST,
-                )  # fmt: skip
+                    words,
+                    cwd=self.home,
+                    env=self.environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=LONGEST,
+                )
             except subprocess.TimeoutExpired:
                 return f"line {block.line}: it did not end within {LONGEST:g} s"
         return f"line {block.line}: exit code {done.returncode}: {log.read_text()[-1000:]}" if done.returncode else ""
