@@ -41,7 +41,7 @@ figures: .venv/.ready-test
 
 # The site, into site/. To read it with search: python3 -m http.server -d site
 docs: .venv/.ready-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 setup: .venv/.ready-test
 

@@ -94,7 +94,14 @@ def at_the_top(text: str, name: str) -> str:
 
 def with_links(text: str, source: str, place: str) -> str:
     """The text of a file with its links as they must be at its place on the site."""
-    return CODE_OR_LINK.sub(lambda found: link(found, source, place) if found[3] else found[0], text)
+
+    def changed(found: re.Match[str]) -> str:
+        if found[3]:
+            return link(found, source, place)
+        in_table = text.startswith("|", text.rfind("\n", 0, found.start()) + 1)
+        return found[0].replace("\\|", "|") if in_table else found[0]  # GitHub wants `\|` in code of a table
+
+    return CODE_OR_LINK.sub(changed, text)
 
 
 def link(found: re.Match[str], source: str, place: str) -> str:
@@ -127,12 +134,12 @@ def contents(folder: str, title: str) -> str:
 def order(places: list[str]) -> list[Any]:
     pages = [place for place in places if place.endswith(".md")]
     top = [place for place in pages if "/" not in place and place not in OUTSIDE.values()]
-    nav: list[Any] = [{"gpulease": "index.md"}]
+    nav: list[Any] = [{"gpulease": "index.md"}, *(place for place in top if place == "contents.md")]
     for folder, title in SECTIONS.items():
         inside = [place for place in pages if place.startswith(f"{folder}/") and place != f"{folder}/index.md"]
         nav.append({title: [f"{folder}/index.md", *inside]})
     rest = [place for place in OUTSIDE.values() if place in pages and place != "index.md"]
-    return [*nav, {"More": [*top, *rest]}]
+    return [*nav, {"More": [*(place for place in top if place not in nav), *rest]}]
 
 
 # ---------------------------------------------------------------- diagrams

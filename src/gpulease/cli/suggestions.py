@@ -84,7 +84,7 @@ TOPICS = {
     **dict.fromkeys(("notebook", "notebooks", "ipython"), "jupyter"),
     **{tool: f"from-{tool}" for tool in ("gpuget", "gpulimit", "gpuselect", "safe-gpu")},
     **dict.fromkeys(("sweep", "sweeps", "array"), "queue"),
-    **dict.fromkeys(("中文", "zh", "zh_cn", "zh-cn", "chinese"), "zh-gpulimit"),
+    **dict.fromkeys(("中文", "zh", "zh_cn", "zh-cn", "chinese"), "from-gpulimit.zh-CN"),
     "pack": "packing",
 }
 # a state of another tool's -> ours

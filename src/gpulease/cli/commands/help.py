@@ -115,10 +115,10 @@ def find(wanted: str) -> list[str]:
     """The topics that a name may mean: `how-to/queue`, `queue`, and a decision by its number."""
     known = topics()
     name = wanted.strip("/").removeprefix("docs/").removesuffix(".md").lower()
-    if name in known:
-        return [name]
-    parts = [(topic, topic.rpartition("/")[2]) for topic in known]
-    exact = [topic for topic, page in parts if page == name]
+    parts = [(topic, topic.lower()) for topic in known]  # `from-gpulimit.zh-CN`
+    exact = [topic for topic, low in parts if low == name] or [
+        topic for topic, low in parts if low.rpartition("/")[2] == name
+    ]
     return exact or [topic for topic in known if name[-4:].isdecimal() and topic.startswith("decisions/" + name[-4:])]
 
 
