@@ -33,6 +33,7 @@ ALIKE = [
     (r"\d\d:\d\d", "CLOCK"),
     (r"\b\d+ ?(s|min|h)\b", "SPAN"),
     (r"SPAN-SPAN", "SPAN"),
+    (r"(?s)(\[1\]\+ [^\n]*\n)(.+)", r"\2\1"),  # the shell tells of the end of a job before one of its next prompts
     (r"(?<=[a-z\d])\n(?=(SPAN|10|within)\b)", " "),  # a sentence that is wrapped
     (r"[ \t]+", " "),
     (r"(?m)^ | $", ""),
