@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from gpulease.errors import in_words
+from gpulease.system import untrusted
 
 COMING = 0.001  # seconds for those who come, before others are served
 RESERVE = 64  # descriptors that are kept for what connections ask for: pidfds, files, processes
@@ -44,7 +45,7 @@ class ClientListener:
                 return self._shut(in_words(trouble))
             accepted.setblocking(False)
             if _has_gone(accepted):
-                accepted.close()
+                untrusted.close(accepted)  # it may have sent an urgent byte, which is not seen so
                 continue
             descriptor = accepted.fileno()
             yield accepted
