@@ -34,6 +34,7 @@ MAX_INCOMING = 64 << 20  # bytes of one user's messages that were not handled ye
 MAX_OUTGOING = 64 << 20  # bytes of answers that one user's clients did not read yet
 PARTIAL = 10.0  # seconds for a message that has begun to be complete
 MUCH_INCOMING = 4 << 20  # from here on, one user's messages are read only as they are handled
+MANY_PARTIAL = 16  # messages of one user that come in pieces at a time: each piece costs a read, be it one byte
 RESUMED = 4  # connections of one user that are read again at a time
 READ = 1 << 15
 AGAIN = "Try again in a moment."
@@ -205,10 +206,11 @@ class Clients:
         if ready or not connection.unpacker.pending:
             connection.since_partial = None
         else:
-            busy = self._turns.has(connection.peer.uid) or len(costs.partial) - len(costs.paused) >= RESUMED
+            read = len(costs.partial) - len(costs.paused)
+            busy = self._turns.has(connection.peer.uid) or read >= RESUMED
             costs.partial[connection] = None
             connection.since_partial = connection.since_partial or time.monotonic()
-            if busy and costs.incoming > MUCH_INCOMING:
+            if read >= MANY_PARTIAL or (busy and costs.incoming > MUCH_INCOMING):
                 costs.paused[connection] = None
         return self._set_interest(connection)
 

@@ -12,7 +12,7 @@ from gpulease.broker.core.events import Received
 from gpulease.errors import in_words
 from gpulease.model.peer import Account, Peer
 from gpulease.protocol.wire import MAX_VALUES, Message, Unpacker
-from gpulease.system import identity
+from gpulease.system import identity, untrusted
 
 READ_ONLY = frozenset(
     """status ls show explain events history usage totals ping why subscribe""".split()  # noqa: SIM905
@@ -137,7 +137,7 @@ class ClientListener:
                 return self._shut(in_words(trouble))
             accepted.setblocking(False)
             if _has_gone(accepted):
-                accepted.close()
+                untrusted.close(accepted)  # it may have sent an urgent byte, which is not seen so
                 continue
             descriptor = accepted.fileno()
             yield accepted
