@@ -20,8 +20,8 @@ COMMENT = re.compile(r"<!-- not run: ((?:(?!-->).)+) -->\s*\Z", re.DOTALL)
 # What a test must never type by itself: it may be root's, and a page may come from anybody.
 REFUSED = re.compile(
     r"\b(?:sudo|su|apt|apt-get|dnf|systemctl|loginctl|useradd|usermod|groupadd|docker|podman|pip|pipx|uv|conda|ssh|scp"
-    r"|rsync|curl|wget|make|mount|nginx|crontab|git)\b|--system|broker --shared|slurm-config|--hosts?\b|--engine"
-    r"|as root|\w+://|mailto:"
+    r"|rsync|curl|wget|make|mount|nginx|crontab|reboot|git)\b|--system|broker --shared|slurm-config|--hosts?\b|--engine"
+    r"|gpulease (?:un)?install|as root|\w+://|mailto:"
     r"|(?<![\w.~])/(?:etc|opt|usr|var|root|home|run|srv|data)\b"
 )
 LONGEST = 60.0  # seconds that a block may take
