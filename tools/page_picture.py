@@ -1,4 +1,4 @@
-"""The picture of the page in README and docs: a simulated machine with two users, in a real browser.
+"""The picture of the page in the docs: a simulated machine with two users, in a real browser.
 
     python tools/page_picture.py [PATH]      as root, with chromium and chromedriver
 
