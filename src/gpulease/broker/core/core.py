@@ -223,7 +223,7 @@ class Core:
         else:
             yield WriteLog(f"{event!r} could not be handled: {reported.what}")
 
-    def _may_continue(self, event: Received, trouble: Exception, now: float) -> bool:
+    def _may_continue(self, event: Received[Any], trouble: Exception, now: float) -> bool:
         """Whether a request that was begun in an earlier turn may be done later."""
         begun = isinstance(trouble, StateError) and event.progress is not None
         return begun and now - self._stalled.setdefault(event.peer, now) < STALL_LIMIT

@@ -6,6 +6,8 @@ Nothing else is acknowledged that a broker started anew would not know.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpulease.broker.core import bulk, jobs, requests, runs
 from gpulease.broker.core.events import AlarmRang, BulkProgress, Event, Launched, Received
 from gpulease.broker.core.turn import Turn
@@ -38,7 +40,7 @@ def _jobs(ids: list[int]) -> list[AlarmRang]:
     return [AlarmRang("write-job", str(id)) for id in ids]
 
 
-def _asked(turn: Turn, event: Received) -> list[int]:
+def _asked(turn: Turn, event: Received[Any]) -> list[int]:
     verb, peer = event.message["do"], event.peer
     choice = bulk.choice(turn, event)
     rows = turn.state.store.jobs(choice.which, 1 if choice.last else MOST)

@@ -200,14 +200,14 @@ class Notify(NamedTuple):
 class LookUpAccount(NamedTuple):
     """Ask the directory of users, and then have this message handled again."""
 
-    event: Received
+    event: Received[Any]
     question: tuple[str, Any]
 
 
 class Continue(NamedTuple):
     """Hand the event back when it is its user's turn again: a long request is done in pieces, each in a turn."""
 
-    event: Received
+    event: Received[Any]
 
 
 class AskForOrder(NamedTuple):
