@@ -213,7 +213,7 @@ def gathered(progress: BulkProgress) -> list[Any]:
 
 
 def stopped(state: State, event: Received[Any], trouble: GpuleaseError) -> GpuleaseError:
-    """A request about many jobs goes no further: who asked is told what was done of it."""
+    """The error for a request about many jobs that goes no further: it says what was done."""
     progress = event.progress
     if isinstance(progress, AddProgress):
         state.jobs.adding.drop(event.peer)

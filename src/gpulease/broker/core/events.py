@@ -248,7 +248,7 @@ class RunEnded(NamedTuple):
 
 
 class AgentLost(NamedTuple):
-    """Whoever watched the runs of a user is gone, with all that was under way."""
+    """A user's agent is gone, with all that was under way."""
 
     uid: int
 

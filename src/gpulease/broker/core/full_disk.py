@@ -1,7 +1,7 @@
 """While nothing can be written: what ends a run or a wait, or frees room, works all the same.
 
 It is done first, in memory; that it was is written when there is room again. Logs that are to go are removed at once.
-Nothing else is acknowledged that a broker started anew would not know.
+Nothing else is acknowledged that a restarted broker would not know.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class SignalTree(NamedTuple):
 
 
 class ForceEnd(NamedTuple):
-    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look.
+    """A run outlives its end by far, so its agent does not end it: end it here, and have another agent look.
 
     `Forced` follows.
     """
@@ -180,7 +180,7 @@ class RemoveNotes(NamedTuple):
 
 
 class CallHook(NamedTuple):
-    """Tell a command or a URL of whoever runs the broker."""
+    """Call a command or a URL that the administrator has set."""
 
     name: str  # the parameter that has it
     command: str

@@ -110,7 +110,7 @@ def _answer(turn: Turn, event: Received[Any], chosen: bulk.Chosen, progress: Bul
 
 
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
-    """None of them is in a state in which it can be done: with the states of all."""
+    """The error when it can be done to none of the jobs: it lists them with their states."""
     step = None
     if any(text.endswith(FORGOTTEN) for text in skipped):
         step = "Its user gives it those of this shell with `gpulease retry --new-env ID`. See `keep-env-for`."
@@ -148,7 +148,7 @@ def kill(turn: Turn, event: Received[KillRequest]) -> None:
 
 
 def rm(turn: Turn, event: Received[JobsRequest]) -> None:
-    """Who comes after a removed job is told of its end first, and then it is forgotten."""
+    """Jobs that come after a removed one learn of its end first. Then it is forgotten."""
     ids: list[int] = []
 
     def remove(job: Job) -> None:
@@ -212,7 +212,7 @@ def _one(turn: Turn, event: Received[Any]) -> Job:
 
 
 def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
-    """Whoever does not run the broker may go ahead of their own jobs only."""
+    """A user who does not run the broker may go ahead of their own jobs only."""
     line = turn.state.requests.line
     before = line.front(line.ahead(job.planner_id))[len(line.forced) + index :]
     others = [entry for entry in before if entry.uid != job.uid]

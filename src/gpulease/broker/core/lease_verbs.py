@@ -62,7 +62,7 @@ def handle(turn: Turn, event: Received[Any]) -> None:
 
 
 def _failed_lately(turn: Turn) -> bool:
-    """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
+    """Whether the driver failed a moment ago: then it is not asked again for each request."""
     return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH_FOR
 
 

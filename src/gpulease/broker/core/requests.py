@@ -183,7 +183,7 @@ def _called(turn: Turn, peer: Peer, name: str) -> str:
 
 
 def answer(turn: Turn) -> None:
-    """Whoever was not granted at once is refused, or put on disk and told why it waits."""
+    """Refuse each request that was not granted at once, or write it to disk and say why it waits."""
     state = turn.state
     if not state.requests.unwritten or isinstance(state.devices.check, Checking):
         return None
@@ -298,7 +298,7 @@ def deadline(turn: Turn, id: str) -> None:
 
 
 def client_gone(turn: Turn, peer: Peer) -> None:
-    """Whoever waited there has left the line; what was granted and never claimed is given back."""
+    """Requests of that connection leave the line. Leases that were granted and never claimed end."""
     state = turn.state
     state.requests.resuming = tuple(event for event in state.requests.resuming if event.peer is not peer)
     for id in [id for id, listener in state.requests.listeners.items() if listener is peer]:

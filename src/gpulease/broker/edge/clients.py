@@ -126,7 +126,7 @@ class Clients:
                 self._accounts.when_known(("uid", connection.peer.uid), partial(self._admit, connection))
 
     def _admit(self, connection: Connection) -> None:
-        """Whoever is not known waited for the directory of users, and nobody else did."""
+        """The directory of users has answered. Only this connection waited for it."""
         account = self._accounts.account(connection.peer.uid)
         if account is None:
             self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
@@ -151,7 +151,7 @@ class Clients:
             self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
-        """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
+        """Name a user who comes for the first time to the launcher: jobs from before it was there may be theirs."""
         if self.prove is not None and connection.peer.uid not in self._introduced:
             self._introduced.add(connection.peer.uid)
             with contextlib.suppress(OSError):

@@ -75,7 +75,7 @@ class Devices(Part):
         if known is None:
             return
         busy = seen.utilization
-        if busy is None or busyness(busy) == busyness(known.utilization):  # a plan is not made anew for noise
+        if busy is None or busyness(busy) == busyness(known.utilization):  # noise is no reason for another plan
             busy = known.utilization
         after = known._replace(memory_used=seen.memory_used, processes=seen.processes, lost=seen.lost, utilization=busy)
         if after != known:
