@@ -174,7 +174,7 @@ def _stop(place: places.Place) -> None:
 
 
 def lock_name(state: str) -> str:
-    """By user, file system and path: a folder that is made anew has the same, and one in a container another."""
+    """By user, file system and path: a folder that is made again has the same, and one in a container another."""
     folder = hashlib.sha256(os.fsencode(os.path.realpath(state))).hexdigest()
     return f"\0gpulease/{os.geteuid()}/{os.stat(state).st_dev}/{folder[:40]}"
 

@@ -92,7 +92,7 @@ def _environ(pid: int) -> bytes:
 
 
 def send(processes: Mapping[int, int], number: int) -> None:
-    """To each that is still the same, and to nobody of the first sessions or of one's own."""
+    """Signal each process whose start time still matches. Never signal pid 1 or ourselves."""
     for pid, start_time in processes.items():
         descriptor = identity.pidfd(pid) if pid > 1 and pid != os.getpid() else None
         if descriptor is None:

@@ -1,7 +1,7 @@
 """The devices as one plan moves over them: what is free, what was just granted, what is held for whom.
 
 And what runs beside them: how many of one sweep, which may have a cap, and how many that need no device. A cap keeps
-its own sweep back and nobody else. Made anew for every plan and thrown away with it. Not here: which of the devices
+its own sweep back and nobody else. Made for every plan and thrown away with it. Not here: which of the devices
 that fit is best (placement) and when busy ones will be free (holds).
 """
 

@@ -314,7 +314,7 @@ class Line:
         return [found[0] + (place_of(waiting)[0] - found[0]) * number / (count + 1) for number in range(count)]
 
     def under(self, policy: Policy) -> Line:
-        """This line as `policy` sees it: itself, or a copy indexed anew when the patience differs."""
+        """This line as `policy` sees it: itself, or a copy with another index when the patience differs."""
         if Patience.of(policy) == self.patience:
             return self
         line = Line(policy)

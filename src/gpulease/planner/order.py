@@ -58,6 +58,6 @@ def wrong_with(asked: Sequence[str], answer: object) -> str | None:
 
 
 def ranked(line: Line, ids: Sequence[str]) -> Ranking:
-    """Whoever left the line meanwhile, was forced or is blocked has no place in it."""
+    """Without requests that left the line meanwhile, were forced or are blocked."""
     there = [line[id] for id in ids if id in line and id not in line.forced and id not in line.blocked]
     return tuple((waiting, line.family(waiting)) for waiting in there if waiting.request.gpus)

@@ -64,7 +64,7 @@ class Block:
             raise KeyError(key)
         del self.keys[at]
         del self.entries[at]
-        self.loose = True  # measured again only once a search was led here in vain
+        self.loose = True  # measured again only once a search found nothing here
 
     def first(self, size: int, ready: float, duration: float, skip: Container[str]) -> tuple[Key, Entry] | None:
         if self.size > size or self.duration > duration or self.ready > ready:

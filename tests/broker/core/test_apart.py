@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.scripted import ScriptedWorld
 
@@ -33,7 +35,7 @@ def test_a_wrong_request_takes_none_of_those_that_wait_for_the_first_sample_with
 
 
 def test_nor_does_a_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(turn: Turn, event: Received) -> None:
+    def fails(turn: Turn, event: Received[Any]) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setitem(lease_verbs.VERBS, "add", fails)

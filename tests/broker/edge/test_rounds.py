@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ class Crowd:
             self.turns.add(connection)
         return self.handled[before:]
 
-    def _take(self, connection: Connection) -> Received:
+    def _take(self, connection: Connection) -> Received[Any]:
         self._last = connection
         return Received(connection.peer, {"do": "x"})
 
@@ -114,7 +115,7 @@ def test_between_two_pieces_of_a_long_request_one_of_the_same_user_may_look(crow
     kill = crowd.add(1)[0]
     order: list[Connection] = []
 
-    def take(connection: Connection) -> Received:
+    def take(connection: Connection) -> Received[Any]:
         order.append(connection)
         return Received(connection.peer, {})
 
@@ -138,7 +139,7 @@ def test_a_user_has_a_few_long_requests_under_way_at_a_time(crowd: Crowd) -> Non
     crowd.add(1, 20)
     seen: list[Connection] = []
 
-    def take(connection: Connection) -> Received:
+    def take(connection: Connection) -> Received[Any]:
         seen.append(connection)
         return Received(connection.peer, {})
 

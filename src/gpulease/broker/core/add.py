@@ -40,13 +40,13 @@ PIECE = 200  # jobs that are added in one turn
 LINKS = 20_000  # to jobs that they come after
 
 
-def add(turn: Turn, event: Received) -> None:
+def add(turn: Turn, event: Received[AddRequest]) -> None:
     """A batch may come in parts; when the last has come all are added, a piece in each turn, and then it is answered.
 
     With a token of the client's choice it may be sent again, when the broker ended before it answered.
     """
     state, peer = turn.state, event.peer
-    message: AddRequest = event.message
+    message = event.message
     if isinstance(event.progress, AddProgress):
         return _add_piece(turn, event, event.progress)
     token = f"{peer.uid} {message['token']}" if message.get("token") else None
@@ -70,13 +70,14 @@ def add(turn: Turn, event: Received) -> None:
     caps.begin(turn, next(batch.jobs(batch.first, batch.first + 1)), batch.last)
     state.jobs.adding.put(peer, PendingBatch(token, key, batch.last + 1 - batch.first))
     state.jobs.gather(peer, BatchParts(size=parts.size, words=parts.words))  # counted until all of them are in
-    short = event._replace(message={"do": "add"})
+    short: Received[Any] = event  # without what is kept in `batch`
+    short = short._replace(message={"do": "add"})
     return _add_piece(turn, short, AddProgress(batch, token, first if begun is None else begun.next, left_out))
 
 
-def renew_environment(turn: Turn, event: Received, again: list[Job]) -> str | None:
+def renew_environment(turn: Turn, event: Received[RetryRequest], again: list[Job]) -> str | None:
     """The key of the variables that a user gives to jobs of their own that are run again; None: they keep theirs."""
-    message: RetryRequest = event.message
+    message = event.message
     peer, options = event.peer, message.get("options")
     if options is None or not any(job.uid == peer.uid for job in again):
         return None
@@ -115,7 +116,7 @@ def _keep_environment(turn: Turn, peer: Peer, key: str, environ: dict[str, str])
     state.jobs.keep_environment(peer.uid, key, environ)
 
 
-def _add_piece(turn: Turn, event: Received, adding: AddProgress) -> None:
+def _add_piece(turn: Turn, event: Received[Any], adding: AddProgress) -> None:
     """Some of them."""
     state, peer, batch = turn.state, event.peer, adding.batch
     end = min(adding.next + max(1, min(bulk.size(event, PIECE), LINKS // (1 + len(batch.after)))), batch.last + 1)
@@ -157,10 +158,10 @@ def check_user(turn: Turn, peer: Peer, deed: str = "run jobs as", instead: str =
         raise NotPermitted(f"User {peer.uid} has no account here, so the broker cannot {deed} it.", "Have one made.")
 
 
-def _gathered(turn: Turn, event: Received) -> BatchParts | None:
+def _gathered(turn: Turn, event: Received[AddRequest]) -> BatchParts | None:
     """All parts of a batch, once the last has come."""
     state, peer = turn.state, event.peer
-    message: AddRequest = event.message
+    message = event.message
     before = state.jobs.parts.get(peer, BatchParts())
     same: dict[str, str] = {}  # commands of a batch have most words in common, and are kept until all are queued
     commands = [tuple(same.setdefault(one, one) for one in fields.command(it)) for it in message["commands"]]

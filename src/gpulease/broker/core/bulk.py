@@ -6,7 +6,7 @@ was at the beginning. An error in a later piece is the answer; what was done bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulease.broker.core.events import AddProgress, BulkProgress, Listing, Received
@@ -19,7 +19,7 @@ from gpulease.model.fields import is_unicode
 from gpulease.model.job_selection import EVERYBODY
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
-from gpulease.model.store import Document, ListedJob, Which
+from gpulease.model.store import ListedJob, Which
 from gpulease.protocol.messages import Select
 from gpulease.protocol.wire import listed, to_text
 
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 # -------------------------------------------------------------------- choosing
 
 
-def choice(turn: Turn, event: Received, states: tuple[str, ...] = (), look: bool = False) -> Chosen:
+def choice(turn: Turn, event: Received[Any], states: tuple[str, ...] = (), look: bool = False) -> Chosen:
     """The jobs that a selection names: ids and ranges, all, last, a label, a state, a user.
 
     Only root may change others', and has to name them: by ids, a user, or "*" for every user. All may `look`.
@@ -121,13 +121,18 @@ def _window(ranges: Sequence[Range], at: int, last: int) -> list[Range]:
 # -------------------------------------------------------------------- pieces
 
 
-def size(event: Received, most: int) -> int:
+def size(event: Received[Any], most: int) -> int:
     """Of the next piece."""
     return most // CROWDED if event.crowded else most
 
 
 def show(
-    turn: Turn, event: Received, name: str, listing: Listing, row: Callable[[Any], Document | None], most: int = PIECE
+    turn: Turn,
+    event: Received[Any],
+    name: str,
+    listing: Listing,
+    row: Callable[[Any], Mapping[str, object] | None],
+    most: int = PIECE,
 ) -> None:
     """Answer with a row for each that is left, as many in this turn as are made in a moment."""
     if isinstance(event.progress, Listing):
@@ -141,7 +146,7 @@ def show(
         turn.reply(event.peer, {**listing.more, name: listed(list(done))})
 
 
-def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
+def take(turn: Turn, event: Received[Any], chosen: Chosen) -> Piece:
     """The next jobs of a request."""
     store, running, most = turn.state.store, turn.state.jobs.running, size(event, PIECE)
 
@@ -153,7 +158,7 @@ def take(turn: Turn, event: Received, chosen: Chosen) -> Piece:
     return _take(turn, event, chosen, read)
 
 
-def take_rows(turn: Turn, event: Received, chosen: Chosen) -> Piece:
+def take_rows(turn: Turn, event: Received[Any], chosen: Chosen) -> Piece:
     """The same, without most of what is known of them."""
     store, most = turn.state.store, size(event, ROWS)
 
@@ -169,7 +174,7 @@ def take_rows(turn: Turn, event: Received, chosen: Chosen) -> Piece:
 
 
 def _take(
-    turn: Turn, event: Received, chosen: Chosen, read: Callable[[Sequence[Range]], tuple[list[Any], bool]]
+    turn: Turn, event: Received[Any], chosen: Chosen, read: Callable[[Sequence[Range]], tuple[list[Any], bool]]
 ) -> Piece:
     before = event.progress
     if not isinstance(before, BulkProgress):
@@ -192,7 +197,7 @@ def _take(
 
 
 def continue_later(
-    turn: Turn, event: Received, piece: Piece, done: list[Any], skipped: Iterable[str] = (), size: int = 0
+    turn: Turn, event: Received[Any], piece: Piece, done: list[Any], skipped: Iterable[str] = (), size: int = 0
 ) -> BulkProgress | None:
     """With the next piece, when it is this user's turn again; or None when it was the last: then all that was done."""
     before = piece.progress
@@ -207,8 +212,8 @@ def gathered(progress: BulkProgress) -> list[Any]:
     return [one for part in progress.done for one in part]
 
 
-def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseError:
-    """A request about many jobs goes no further: who asked is told what was done of it."""
+def stopped(state: State, event: Received[Any], trouble: GpuleaseError) -> GpuleaseError:
+    """The error for a request about many jobs that goes no further: it says what was done."""
     progress = event.progress
     if isinstance(progress, AddProgress):
         state.jobs.adding.drop(event.peer)

@@ -7,6 +7,7 @@ keeps the number that it was given too, for when it is run again after its sweep
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.state import State
@@ -60,7 +61,7 @@ def limit_of(state: State, job: Job) -> int | None:
     return None if value == UNLIMITED else value
 
 
-def named(event: Received, chosen: Iterable[Job]) -> Received:
+def named(event: Received[Any], chosen: Iterable[Job]) -> Received[Any]:
     """An edit with the sweep that jobs without one become, whatever its client says: by the id of the first."""
     first = next((job.id for job in chosen if job.cap is None), None)
     return event._replace(message={**event.message, "cap": first})

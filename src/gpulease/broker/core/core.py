@@ -201,7 +201,7 @@ class Core:
             yield from turn.instructions
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
-        """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
+        """Answer the client. What happened in the world has happened, and is written when that is possible again."""
         if isinstance(trouble, AccountUnknown) and isinstance(event, Received):
             yield LookUpAccount(event, trouble.question)
             return
@@ -223,7 +223,7 @@ class Core:
         else:
             yield WriteLog(f"{event!r} could not be handled: {reported.what}")
 
-    def _may_continue(self, event: Received, trouble: Exception, now: float) -> bool:
+    def _may_continue(self, event: Received[Any], trouble: Exception, now: float) -> bool:
         """Whether a request that was begun in an earlier turn may be done later."""
         begun = isinstance(trouble, StateError) and event.progress is not None
         return begun and now - self._stalled.setdefault(event.peer, now) < STALL_LIMIT
@@ -259,7 +259,7 @@ class Core:
             yield WriteLog(text)
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
-        """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
+        """Nothing can be granted, and no new request can wait. Requests that wait already go on."""
         self._note_trouble(trouble)
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))

@@ -26,7 +26,7 @@ Range = tuple[int, int]
 
 
 def predecessors(turn: Turn, uid: int, options: Fields, own: int, new: int = 0) -> tuple[int, ...]:
-    """The jobs to come after: there, not over in vain, and none of them comes after job `own`, the first of `new`."""
+    """The jobs to come after. They exist, none has failed, and none comes after job `own`, the first of `new`."""
     last = own - 1 if new else turn.state.jobs.number
     rows = [*_named(turn, uid, options, own, last), *_labelled(turn, uid, options, last)]
     found = tuple(dict.fromkeys(row.id for row in rows if row.id != own))

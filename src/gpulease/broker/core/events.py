@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpulease.broker.core.values import Batch
 from gpulease.errors import GpuleaseError
@@ -60,6 +60,7 @@ class Root(NamedTuple):
 
 ProcessKey = tuple[int, int | None]  # a process: pid and start time
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
+Asked = TypeVar("Asked")
 
 
 class Occupancy(NamedTuple):
@@ -112,11 +113,11 @@ class ReleaseProgress(NamedTuple):
     released: tuple[ShortLease, ...] = ()
 
 
-class Received(NamedTuple):
-    """A whole message of a client."""
+class Received(NamedTuple, Generic[Asked]):
+    """A whole message of a client. Each verb says of which type it is, once it is checked (protocol/messages.py)."""
 
     peer: Peer
-    message: Any  # once it is checked, one of REQUESTS in protocol/messages.py: each verb says which
+    message: Asked
     size: int = 0  # bytes on the wire
     progress: BulkProgress | AddProgress | ReleaseProgress | Listing | None = (
         None  # of a long request that is taken up again
@@ -247,7 +248,7 @@ class RunEnded(NamedTuple):
 
 
 class AgentLost(NamedTuple):
-    """Whoever watched the runs of a user is gone, with all that was under way."""
+    """A user's agent is gone, with all that was under way."""
 
     uid: int
 
@@ -299,7 +300,7 @@ class OrderAnswered(NamedTuple):
 
 # fmt: off
 Event = (
-    Received | ClientGone | Behind | CaughtUp | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
+    Received[Any] | ClientGone | Behind | CaughtUp | ProcessEnded | Sampled | SampleFailed | Checked | CheckRefused
     | NeighboursChanged | LockUsed | LockOffered | AlarmRang | HomeMoved | ConfigRead | ClockStepped | Launched
     | LaunchFailed | RunEnded | AgentLost | Found | EndRead | TreeSeen | Forced | OrderAnswered
 )

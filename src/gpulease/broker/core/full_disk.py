@@ -1,10 +1,12 @@
 """While nothing can be written: what ends a run or a wait, or frees room, works all the same.
 
 It is done first, in memory; that it was is written when there is room again. Logs that are to go are removed at once.
-Nothing else is acknowledged that a broker started anew would not know.
+Nothing else is acknowledged that a restarted broker would not know.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from gpulease.broker.core import bulk, jobs, requests, runs
 from gpulease.broker.core.events import AlarmRang, BulkProgress, Event, Launched, Received
@@ -38,7 +40,7 @@ def _jobs(ids: list[int]) -> list[AlarmRang]:
     return [AlarmRang("write-job", str(id)) for id in ids]
 
 
-def _asked(turn: Turn, event: Received) -> list[int]:
+def _asked(turn: Turn, event: Received[Any]) -> list[int]:
     verb, peer = event.message["do"], event.peer
     choice = bulk.choice(turn, event)
     rows = turn.state.store.jobs(choice.which, 1 if choice.last else MOST)

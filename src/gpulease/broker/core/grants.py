@@ -1,7 +1,7 @@
 """Who gets what: the plan, the check of the devices before each grant, and the grants themselves.
 
 No device is given without a check of it that was taken after its last lease ended, while no neighbour may choose.
-A plan belongs to a revision of the state: when that has moved on, it is made anew.
+A plan belongs to a revision of the state: when that has moved on, another plan is made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEING_KILLED = Cause("Jobs of its user are being killed, and none starts until t
 LOST_DEVICE = Occupancy(None, None, "the driver does not know it any more")
 GAP = 1.0  # seconds between two refusals for safe-gpu's lock that count as one
 FORGIVEN = 0.1  # seconds that are forgiven for each in which nobody was kept waiting
-PLAN_AGE_LIMIT = 1.0  # seconds after which a reason that speaks of time is worked out anew
+PLAN_AGE_LIMIT = 1.0  # seconds after which a reason that speaks of time is worked out again
 
 # -------------------------------------------------------------------- the plan
 
@@ -161,7 +161,7 @@ def decide(turn: Turn) -> None:
 
 
 def sample_if_stale(turn: Turn) -> None:
-    """While nobody waited nobody looked: who comes then, and is not granted at once, is judged by what is there now."""
+    """Sampling pauses while the line is empty. Take a fresh sample before the first new request is refused."""
     state = turn.state
     if not state.requests.line or state.devices.sample is None or isinstance(state.devices.check, Checking):
         return

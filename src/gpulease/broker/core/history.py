@@ -6,6 +6,8 @@ after it may be lost with the broker, a minute of it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.instructions import AnswerHistory, Continue, JobEnded, LeaseStarted
 from gpulease.broker.core.turn import Turn
@@ -15,7 +17,7 @@ from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.spans import DAY, Asked, DeviceName, asked
 from gpulease.model.values import Lease
-from gpulease.protocol.messages import SpanRequest
+from gpulease.protocol.messages import PlainRequest, SpanRequest
 
 SAMPLE_INTERVAL = 10.0  # seconds between looks at the devices while one is held and nobody else wants to know
 
@@ -67,19 +69,19 @@ def _schedule_sample(turn: Turn) -> None:
 # -------------------------------------------------------------------- questions
 
 
-def history(turn: Turn, event: Received) -> None:
+def history(turn: Turn, event: Received[SpanRequest]) -> None:
     _answer(turn, event, _question(turn, event.message, 60.0), None)
 
 
-def usage(turn: Turn, event: Received) -> None:
+def usage(turn: Turn, event: Received[SpanRequest]) -> None:
     _answer(turn, event, _question(turn, event.message, 3600.0), _whose(turn, event.peer))
 
 
-def totals(turn: Turn, event: Received) -> None:
+def totals(turn: Turn, event: Received[PlainRequest]) -> None:
     _answer(turn, event, None, _whose(turn, event.peer))
 
 
-def _answer(turn: Turn, event: Received, question: Asked | None, user: str | None) -> None:
+def _answer(turn: Turn, event: Received[Any], question: Asked | None, user: str | None) -> None:
     """The file is read after the commit, once for each user in a turn: others wait for that."""
     if event.peer.uid in turn.readers:
         return turn.emit(Continue(event))

@@ -149,7 +149,7 @@ class SignalTree(NamedTuple):
 
 
 class ForceEnd(NamedTuple):
-    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look.
+    """A run outlives its end by far, so its agent does not end it: end it here, and have another agent look.
 
     `Forced` follows.
     """
@@ -180,7 +180,7 @@ class RemoveNotes(NamedTuple):
 
 
 class CallHook(NamedTuple):
-    """Tell a command or a URL of whoever runs the broker."""
+    """Call a command or a URL that the administrator has set."""
 
     name: str  # the parameter that has it
     command: str
@@ -200,14 +200,14 @@ class Notify(NamedTuple):
 class LookUpAccount(NamedTuple):
     """Ask the directory of users, and then have this message handled again."""
 
-    event: Received
+    event: Received[Any]
     question: tuple[str, Any]
 
 
 class Continue(NamedTuple):
     """Hand the event back when it is its user's turn again: a long request is done in pieces, each in a turn."""
 
-    event: Received
+    event: Received[Any]
 
 
 class AskForOrder(NamedTuple):

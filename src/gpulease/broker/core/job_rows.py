@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from gpulease.broker.core import bulk, caps, jobs, learned, packing, requests, status, transfer
 from gpulease.broker.core.events import Listing, Received
@@ -12,9 +12,9 @@ from gpulease.model import jobs as model_jobs
 from gpulease.model.job_selection import job_number
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
-from gpulease.model.store import Document, Which
+from gpulease.model.store import Which
 from gpulease.planner.forecast import NO_FORECAST
-from gpulease.protocol.messages import Ids, ListRequest, ShowRequest
+from gpulease.protocol.messages import Ids, JobRow, ListRequest, ShowRequest
 from gpulease.protocol.wire import listed, to_text
 from gpulease.render.hidden import of_job, viewer
 
@@ -25,7 +25,7 @@ MAX_LISTED = 1000  # of each kind, where no jobs were named
 MAX_BYTES = 4 << 20  # characters of commands in one answer
 
 
-def row(turn: Turn, job: Job, peer: Peer) -> dict[str, Any]:
+def row(turn: Turn, job: Job, peer: Peer) -> JobRow:
     fields = {name: value for name, value in model_jobs.document(job).items() if name in jobs.SHOWN}
     if job.state in model_jobs.WAITING:
         fields["devices"] = []  # one that waits again has none, and had those of its last run
@@ -38,11 +38,11 @@ def row(turn: Turn, job: Job, peer: Peer) -> dict[str, Any]:
     fields["why_waiting"] = None if reason is None else reason.sentence
     fields["why_short"] = None if reason is None else reason.short
     fields |= NO_FORECAST.moments if reason is None else reason.moments
-    return of_job(fields, viewer(turn.state.settings, peer))
+    return cast(JobRow, of_job(fields, viewer(turn.state.settings, peer)))
 
 
-def ls(turn: Turn, event: Received) -> None:
-    message: ListRequest = event.message
+def ls(turn: Turn, event: Received[ListRequest]) -> None:
+    message = event.message
     if message.get("ids"):
         return _ids(turn, event)
     if message.get("select"):
@@ -54,7 +54,7 @@ def ls(turn: Turn, event: Received) -> None:
     return bulk.show(turn, event, "jobs", listing, lambda id: _listed(turn, id, event.peer))
 
 
-def _listed(turn: Turn, id: int, peer: Peer) -> Document | None:
+def _listed(turn: Turn, id: int, peer: Peer) -> JobRow | None:
     job = turn.state.jobs.get(id)
     return None if job is None else row(turn, job, peer)
 
@@ -64,7 +64,7 @@ def _most(message: ListRequest) -> int:
 
 
 def _rows(
-    turn: Turn, event: Received, chosen: bulk.Chosen, most: int, may_be_none: bool = False, **more: object
+    turn: Turn, event: Received[Any], chosen: bulk.Chosen, most: int, may_be_none: bool = False, **more: object
 ) -> None:
     """The first of the jobs that were chosen, with all about them; `may_be_none`, unless ids were named."""
     piece = bulk.take(turn, event, chosen)
@@ -82,12 +82,11 @@ def _rows(
         turn.reply(event.peer, {"jobs": listed(bulk.gathered(progress)), **more})
 
 
-def _row_for(turn: Turn, job: Job, event: Received) -> dict[str, Any]:
+def _row_for(turn: Turn, job: Job, event: Received[Any]) -> JobRow:
     shown = row(turn, job, event.peer)
     if event.message["do"] == "show":
         shown["usual"] = learned.usual(turn, job) if tuple(shown["command"]) == job.spec.command else None
-    message: ShowRequest = event.message
-    if message.get("environment"):
+    if event.message.get("environment"):
         shown["environment"] = turn.state.jobs.environment(job) if job.uid == event.peer.uid else None
     return shown
 
@@ -101,7 +100,7 @@ def _shown(turn: Turn, most: int, all: bool) -> list[int]:
     return [*sorted(state.jobs.running)[:most], *waiting, *held, *(one.id for one in ended)]
 
 
-def _ids(turn: Turn, event: Received) -> None:
+def _ids(turn: Turn, event: Received[Any]) -> None:
     """One's own, without anything about them: there may be a hundred thousand."""
     mine = event._replace(message={**event.message, "select": {**(event.message.get("select") or {}), "mine": True}})
     piece = bulk.take_rows(turn, mine, bulk.choice(turn, mine))
@@ -110,7 +109,7 @@ def _ids(turn: Turn, event: Received) -> None:
         turn.reply(event.peer, Ids(ids=bulk.gathered(progress)))
 
 
-def _counts(turn: Turn) -> dict[str, Any]:
+def _counts(turn: Turn) -> dict[str, object]:
     return {
         "counts": {state: n for state, n in turn.state.jobs.counts.items() if n},
         "paused": turn.state.settings.paused,
@@ -120,5 +119,5 @@ def _counts(turn: Turn) -> dict[str, Any]:
     }
 
 
-def show(turn: Turn, event: Received) -> None:
+def show(turn: Turn, event: Received[ShowRequest]) -> None:
     _rows(turn, event, bulk.choice(turn, event), MAX_SHOWN)

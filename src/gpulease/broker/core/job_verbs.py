@@ -19,8 +19,10 @@ from gpulease.model.peer import Peer
 from gpulease.model.values import Waiting
 from gpulease.planner import of_user
 from gpulease.protocol.messages import (
+    CleanRequest,
     Done,
     EditRequest,
+    JobsRequest,
     KillRequest,
     MoveRequest,
     PauseRequest,
@@ -40,11 +42,13 @@ FORGOTTEN = "over, and its variables were forgotten"
 # ---------------------------------------------------------------------- many of them
 
 
-def _each(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[Job], object], wrong: str) -> None:
+def _each(turn: Turn, event: Received[Any], states: tuple[str, ...], act: Callable[[Job], object], wrong: str) -> None:
     _all(turn, event, states, lambda fitting: list(map(act, fitting)), wrong)
 
 
-def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[list[Job]], object], wrong: str) -> None:
+def _all(
+    turn: Turn, event: Received[Any], states: tuple[str, ...], act: Callable[[list[Job]], object], wrong: str
+) -> None:
     """Do `act` to the chosen jobs that are in one of `states`, a piece at a time; if none is, say in which they are."""
     if event.message.get("select") is None:
         raise UsageError("No job was named.", "Give ids or ranges, as 3,5-9, or `all`, `last`, a label or a state.")
@@ -67,7 +71,7 @@ def _all(turn: Turn, event: Received, states: tuple[str, ...], act: Callable[[li
         _answer(turn, event, chosen, progress, wrong)
 
 
-def _halt_starts(turn: Turn, event: Received, chosen: bulk.Chosen, goes_on: bool) -> None:
+def _halt_starts(turn: Turn, event: Received[Any], chosen: bulk.Chosen, goes_on: bool) -> None:
     """What is to be killed does not start before its piece is reached."""
     uid, peer = chosen.which.uid, event.peer
     user = peer.user if uid == peer.uid else event.message["select"].get("user")
@@ -78,7 +82,7 @@ def _halt_starts(turn: Turn, event: Received, chosen: bulk.Chosen, goes_on: bool
         turn.state.jobs.halts.drop(whose)
 
 
-def _why_not_again(turn: Turn, job: Job, again: Container[int], event: Received) -> str | None:
+def _why_not_again(turn: Turn, job: Job, again: Container[int], event: Received[Any]) -> str | None:
     """Why one that is over cannot run again: its variables were forgotten and no others are given, or it comes after
     one that did not end well, and is not run again before."""
     renewed = event.message.get("options") is not None and job.uid == event.peer.uid
@@ -90,7 +94,7 @@ def _why_not_again(turn: Turn, job: Job, again: Container[int], event: Received)
     return next((f"to come after {end} job {id}" for id, end in ends if end in UNDONE), None)
 
 
-def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: BulkProgress, wrong: str) -> None:
+def _answer(turn: Turn, event: Received[Any], chosen: bulk.Chosen, progress: BulkProgress, wrong: str) -> None:
     """What was done, and what was named and left as it is: jobs in another state, and ids that are nobody's."""
     if bulk.is_nothing(turn, progress, chosen):
         return turn.reply(event.peer, Done(ids=[], skipped=[], ending=[]))
@@ -106,7 +110,7 @@ def _answer(turn: Turn, event: Received, chosen: bulk.Chosen, progress: BulkProg
 
 
 def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
-    """None of them is in a state in which it can be done: with the states of all."""
+    """The error when it can be done to none of the jobs: it lists them with their states."""
     step = None
     if any(text.endswith(FORGOTTEN) for text in skipped):
         step = "Its user gives it those of this shell with `gpulease retry --new-env ID`. See `keep-env-for`."
@@ -133,9 +137,9 @@ def _end(turn: Turn, job: Job, why: str, remove: bool = False) -> None:
         runs.kill(turn, job, why, remove)
 
 
-def kill(turn: Turn, event: Received) -> None:
+def kill(turn: Turn, event: Received[KillRequest]) -> None:
     """`by`: for whom a page asks, which root or the broker's user runs for others."""
-    message: KillRequest = event.message
+    message = event.message
     by = message.get("by")
     if by is not None and not turn.state.manages(event.peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may act in another's name.", "Leave out `by`.")
@@ -143,8 +147,8 @@ def kill(turn: Turn, event: Received) -> None:
     _each(turn, event, model_jobs.OPEN, lambda job: _end(turn, job, why), "killed")
 
 
-def rm(turn: Turn, event: Received) -> None:
-    """Who comes after a removed job is told of its end first, and then it is forgotten."""
+def rm(turn: Turn, event: Received[JobsRequest]) -> None:
+    """Jobs that come after a removed one learn of its end first. Then it is forgotten."""
     ids: list[int] = []
 
     def remove(job: Job) -> None:
@@ -156,15 +160,15 @@ def rm(turn: Turn, event: Received) -> None:
     _each(turn, event, (*model_jobs.OPEN, *model_jobs.ENDS), remove, "removed")
 
 
-def pause(turn: Turn, event: Received) -> None:
-    message: PauseRequest = event.message
+def pause(turn: Turn, event: Received[PauseRequest]) -> None:
+    message = event.message
     if message.get("queue"):
         return _pause_queue(turn, event.peer, True)
     return _each(turn, event, ("running",), lambda job: jobs.advance(turn, job, "pause"), "paused")
 
 
-def resume(turn: Turn, event: Received) -> None:
-    message: PauseRequest = event.message
+def resume(turn: Turn, event: Received[PauseRequest]) -> None:
+    message = event.message
     if message.get("queue"):
         return _pause_queue(turn, event.peer, False)
     events = {"paused": "resume", "held": "let-go"}
@@ -179,7 +183,7 @@ def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
     turn.reply(peer, QueuePaused(paused=paused))
 
 
-def move(turn: Turn, event: Received) -> None:
+def move(turn: Turn, event: Received[MoveRequest]) -> None:
     """To a place among those that wait, 0 being the front; with the priority of who stands there.
 
     Who was told to start now is ahead of all places, and who waits for another job has none.
@@ -187,7 +191,7 @@ def move(turn: Turn, event: Received) -> None:
     job = _one(turn, event)
     if job.state != "waiting":
         raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
-    message: MoveRequest = event.message
+    message = event.message
     index = max(0, message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):
         _refuse_to_pass(turn, job, index)
@@ -196,7 +200,7 @@ def move(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, Done(ids=[job.id], skipped=[]))
 
 
-def _one(turn: Turn, event: Received) -> Job:
+def _one(turn: Turn, event: Received[Any]) -> Job:
     """The job that a message names by its id, if it is one's own."""
     id = event.message["id"]
     named = event._replace(message={"select": {"ids": [[id, id]]}})
@@ -208,7 +212,7 @@ def _one(turn: Turn, event: Received) -> Job:
 
 
 def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
-    """Whoever does not run the broker may go ahead of their own jobs only."""
+    """A user who does not run the broker may go ahead of their own jobs only."""
     line = turn.state.requests.line
     before = line.front(line.ahead(job.planner_id))[len(line.forced) + index :]
     others = [entry for entry in before if entry.uid != job.uid]
@@ -219,7 +223,7 @@ def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
         )
 
 
-def start(turn: Turn, event: Received) -> None:
+def start(turn: Turn, event: Received[JobsRequest]) -> None:
     """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's.
 
     What failed, was killed or lost is run again, and its tries are counted on.
@@ -234,12 +238,12 @@ def start(turn: Turn, event: Received) -> None:
     return _all(turn, event, _startable(event), start_all, "started")
 
 
-def _startable(event: Received) -> tuple[str, ...]:
+def _startable(event: Received[Any]) -> tuple[str, ...]:
     """Ended ones if they were named: who says `all` means those that wait."""
     return STARTABLE if _are_named(event) else WAITING
 
 
-def _are_named(event: Received) -> bool:
+def _are_named(event: Received[Any]) -> bool:
     return bool({"ids", "last", "state"} & set(event.message.get("select") or {}))
 
 
@@ -248,7 +252,7 @@ def _open_again(turn: Turn, fitting: list[Job]) -> list[Job]:
     return [_again(turn, job, job.tries) if job.over else job for job in fitting]
 
 
-def _start_first(turn: Turn, event: Received) -> None:
+def _start_first(turn: Turn, event: Received[Any]) -> None:
     before = event.progress.done if isinstance(event.progress, BulkProgress) else ()
     done = {line_id(id) for part in before for id in part}
 
@@ -285,12 +289,12 @@ def _allow_start(
     jobs.advance(turn, job, way, forced=forced, request=request, place=job.place if place is None else place)
 
 
-def retry(turn: Turn, event: Received) -> None:
+def retry(turn: Turn, event: Received[RetryRequest]) -> None:
     """Complete ones only if they were named: who says `all` means those that did not end well.
 
     `changes` are as those of `edit`; `options` have an environment in the place of their own.
     """
-    message: RetryRequest = event.message
+    message = event.message
     changes = message.get("changes") or {}
     strange = sorted(set(changes) - {"request", "time_limit"})
     if strange:
@@ -324,9 +328,9 @@ def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
     )  # fmt: skip
 
 
-def edit(turn: Turn, event: Received) -> None:
+def edit(turn: Turn, event: Received[EditRequest]) -> None:
     """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
-    message: EditRequest = event.message
+    message = event.message
     changes, before = message["changes"], event.progress
     checked = isinstance(before, BulkProgress) and before.checked
 
@@ -355,7 +359,7 @@ def edit(turn: Turn, event: Received) -> None:
     return _each(turn, event, WAITING, act, "edited")
 
 
-def clean(turn: Turn, event: Received) -> None:
+def clean(turn: Turn, event: Received[CleanRequest]) -> None:
     chosen = bulk.choice(turn, event, model_jobs.ENDS)
     piece = bulk.take(turn, event, chosen)
     over = [job for job in piece.jobs if job.over]
@@ -367,7 +371,7 @@ def clean(turn: Turn, event: Received) -> None:
         turn.reply(event.peer, Done(ids=bulk.gathered(progress), skipped=[]))
 
 
-JOB_VERBS: dict[str, Callable[[Turn, Received], None]] = {
+JOB_VERBS: dict[str, Callable[[Turn, Received[Any]], None]] = {
     "add": add,
     "ls": job_rows.ls,
     "show": job_rows.show,

@@ -173,7 +173,7 @@ def _end_lease(turn: Turn, before: Job, after: Job) -> None:
 
 
 def _announce(turn: Turn, before: Job, after: Job) -> None:
-    """Whoever waits for it, or wants to hear of it."""
+    """Tell the history, hooks, its user, and jobs that come after it."""
     history.job_ended(turn, after)
     hook = turn.state.settings.on_finish
     if hook:
@@ -187,7 +187,7 @@ def _announce(turn: Turn, before: Job, after: Job) -> None:
 
 
 def _free_dependents(turn: Turn, id: int, ended: str) -> None:
-    """Let go who waited for a job only; who waited in vain is killed. Of many, some in each turn."""
+    """Release the jobs that waited only for this one; kill them if it did not end well. Of many, some in each turn."""
     state, found = turn.state, turn.state.jobs.dependents.get(id, {})
     again = state.jobs.states([id])[id] in model_jobs.OPEN
     for waiting in list(islice(found, max(0, FREED - turn.freed))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from gpulease.broker.core import bulk, history, job_verbs, notices, releases, requests, subscriptions
 from gpulease.broker.core import learned as core_learned
@@ -33,6 +34,7 @@ from gpulease.protocol.messages import (
     Learned,
     LearnedRequest,
     NotifyRequest,
+    PlainRequest,
     SetRequest,
     Stopped,
 )  # fmt: skip
@@ -44,7 +46,7 @@ LONGEST_BACKUP = 600.0  # seconds for a copy
 NEEDS_DEVICES = {"add", "edit", "start", "acquire", "release", "explain", "status", "subscribe", "exclude", "include"}
 
 
-def handle(turn: Turn, event: Received) -> None:
+def handle(turn: Turn, event: Received[Any]) -> None:
     """Check and do. What needs to know the devices waits for the first sample."""
     message, state = event.message, turn.state
     if not isinstance(message.get("do"), str):
@@ -60,14 +62,14 @@ def handle(turn: Turn, event: Received) -> None:
 
 
 def _failed_lately(turn: Turn) -> bool:
-    """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
+    """Whether the driver failed a moment ago: then it is not asked again for each request."""
     return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH_FOR
 
 
 # -------------------------------------------------------------------- looking
 
 
-def status(turn: Turn, event: Received) -> None:
+def status(turn: Turn, event: Received[PlainRequest]) -> None:
     if event.progress is None and turn.stale() and not _failed_lately(turn):
         return turn.after_sample(event)
     seen_by = viewer(turn.state.settings, event.peer)
@@ -81,9 +83,9 @@ def status(turn: Turn, event: Received) -> None:
     return bulk.show(turn, event, "line", listing, lambda id: core_status.line_row(turn, id, seen_by), LINES)
 
 
-def explain(turn: Turn, event: Received) -> None:
+def explain(turn: Turn, event: Received[ExplainRequest]) -> None:
     """Of what waits, by its id; or of a request that nobody has made."""
-    message: ExplainRequest = event.message
+    message = event.message
     if message.get("request") is not None:
         if turn.stale() and not _failed_lately(turn):
             return turn.after_sample(event)
@@ -94,9 +96,9 @@ def explain(turn: Turn, event: Received) -> None:
     return turn.reply(event.peer, core_status.explain(turn, id, viewer(turn.state.settings, event.peer)))
 
 
-def events(turn: Turn, event: Received) -> None:
+def events(turn: Turn, event: Received[EventsRequest]) -> None:
     peer, store = event.peer, turn.state.store
-    message: EventsRequest = event.message
+    message = event.message
     back = message.get("since")
     since = 0.0 if back is None else turn.now - back
     most = max(1, min(MAX_EVENTS, message.get("most") or 1000))
@@ -113,16 +115,16 @@ def _event_row(turn: Turn, number: int, peer: Peer) -> Document | None:
     return of_event({"time": record.time, "what": record.what, **record.fields}, viewer(turn.state.settings, peer))
 
 
-def ping(turn: Turn, event: Received) -> None:
+def ping(turn: Turn, event: Received[PlainRequest]) -> None:
     turn.send(event.peer, {"ok": turn.state.describe(turn.now)})
 
 
 # -------------------------------------------------------------------- managing
 
 
-def exclude(turn: Turn, event: Received) -> None:
+def exclude(turn: Turn, event: Received[DevicesRequest]) -> None:
     only_managers(turn, event.peer)
-    message: DevicesRequest = event.message
+    message = event.message
     devices, given = _named_devices(turn, event), message.get("note")
     for device in devices:
         note = turn.state.devices.excluded.get(device.uuid, "") if given is None else given
@@ -131,7 +133,7 @@ def exclude(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, Excluded(excluded=[device.label for device in devices]))
 
 
-def include(turn: Turn, event: Received) -> None:
+def include(turn: Turn, event: Received[DevicesRequest]) -> None:
     only_managers(turn, event.peer)
     devices = _named_devices(turn, event)
     for device in devices:
@@ -140,14 +142,14 @@ def include(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, Included(included=[device.label for device in devices]))
 
 
-def _named_devices(turn: Turn, event: Received) -> list[Device]:
-    message: DevicesRequest = event.message
+def _named_devices(turn: Turn, event: Received[DevicesRequest]) -> list[Device]:
+    message = event.message
     devices = list(turn.state.devices.by_uuid.values())
     return [find(name, devices) for name in message["what"]]
 
 
-def set_parameter(turn: Turn, event: Received) -> None:
-    message: SetRequest = event.message
+def set_parameter(turn: Turn, event: Received[SetRequest]) -> None:
+    message = event.message
     asked, text = message.get("name"), message.get("value")
     name = None if asked is None else settings.find(asked)
     if name is not None and text is not None:
@@ -177,7 +179,7 @@ def _set(turn: Turn, peer: Peer, name: str, text: str) -> None:
     turn.state.write_setting(name, None if text == "default" else text)
 
 
-def stop(turn: Turn, event: Received) -> None:
+def stop(turn: Turn, event: Received[PlainRequest]) -> None:
     only_managers(turn, event.peer)
     state = turn.state
     ending = sum(job.ending is not None for job in state.jobs.running.values())
@@ -188,24 +190,24 @@ def stop(turn: Turn, event: Received) -> None:
     turn.emit(Stop())
 
 
-def notify(turn: Turn, event: Received) -> None:
+def notify(turn: Turn, event: Received[NotifyRequest]) -> None:
     """Who is to be told of something needs an agent, as jobs do."""
-    message: NotifyRequest = event.message
+    message = event.message
     if message.get("file") is not None:
         check_user(turn, event.peer, "send notices for", "Ask")
     notices.notify(turn, event)
 
 
-def learned(turn: Turn, event: Received) -> None:
+def learned(turn: Turn, event: Received[LearnedRequest]) -> None:
     """Of who asks, and of nobody else."""
-    message: LearnedRequest = event.message
+    message = event.message
     user = event.peer.user
     gone = core_learned.forget(turn, user) if message.get("clear") else None
     known = Learned(shapes=core_learned.rows(turn, user), starts=core_learned.accuracy(turn))
     turn.reply(event.peer, known if gone is None else {**known, "forgotten": gone})
 
 
-def backup(turn: Turn, event: Received) -> None:
+def backup(turn: Turn, event: Received[BackupRequest]) -> None:
     """The state's file stays as it is while a client copies it; what is committed meanwhile is in the log beside it.
 
     The client's connection, or ten minutes, bound how long.
@@ -213,7 +215,7 @@ def backup(turn: Turn, event: Received) -> None:
     state, peer = turn.state, event.peer
     if not state.manages(peer.uid):
         raise NotPermitted("Only root and the user who runs the broker may copy its state.", "Ask one of them.")
-    message: BackupRequest = event.message
+    message = event.message
     if message.get("done"):
         held = state.backup is not None and state.backup[0] is peer
         end_backup(turn, peer)
@@ -237,7 +239,7 @@ def backup_too_long(turn: Turn, number: str) -> None:
         end_backup(turn, turn.state.backup[0])
 
 
-VERBS: dict[str, Callable[[Turn, Received], None]] = {
+VERBS: dict[str, Callable[[Turn, Received[Any]], None]] = {
     "acquire": requests.acquire,
     "why": requests.ask_why,
     "taken": requests.taken,

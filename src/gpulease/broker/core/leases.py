@@ -23,7 +23,7 @@ from gpulease.model.values import Lease, Owner
 from gpulease.planner import charged, forget, recorded, weight_of
 from gpulease.protocol.messages import Granted, error
 
-UNCLAIMED = 10.0  # seconds for a client to come back after the broker was started anew
+UNCLAIMED = 10.0  # seconds for a client to come back after the broker was restarted
 
 
 class Releaser(NamedTuple):
@@ -71,7 +71,7 @@ def ask(turn: Turn, pending: Pending) -> None:
 
 
 def leave(turn: Turn, id: str) -> None:
-    """Out of the line; whoever waited there is not told."""
+    """Out of the line, without a message to the client."""
     advance(turn, "leave", LeaseStep(id, turn.state.requests.pending[id]))
 
 
@@ -197,7 +197,7 @@ def _write_lease(turn: Turn, step: LeaseStep) -> None:
 
 
 def _tell_granted(turn: Turn, step: LeaseStep) -> None:
-    """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
+    """A client that left a moment ago, or waited at a broker that is gone, may come back for it."""
     state, lease = turn.state, _lease(step)
     peer = state.requests.listeners.get(lease.id)
     if peer is None:

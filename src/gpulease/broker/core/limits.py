@@ -110,7 +110,7 @@ def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Requ
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")
     reason = None if hold else impossible(turn, probe)
     if reason is not None:
-        raise refused(reason, "Ask for less, or queue it all the same with `hold`.")
+        raise refused(reason, "Ask for less, or queue it held: `--hold`, in Python `hold=True`.")
     return request
 
 

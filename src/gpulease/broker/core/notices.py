@@ -6,7 +6,6 @@ The broker knows of each user which events they chose and in which file of their
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.core.instructions import CallHook, Notify
@@ -27,10 +26,10 @@ NAME = 60  # letters of what stands for a job without a name
 # -------------------------------------------------------------------- choosing
 
 
-def notify(turn: Turn, event: Received) -> None:
+def notify(turn: Turn, event: Received[NotifyRequest]) -> None:
     """`gpulease notify`: what this user chose; with a file, choose; with `clear`, nothing any more."""
     peer, chosen = event.peer, turn.state.chosen
-    message: NotifyRequest = event.message
+    message = event.message
     if message.get("clear"):
         turn.state.choose(peer.uid, None)
     elif (file := message.get("file")) is not None:
@@ -163,7 +162,7 @@ def _notify_broken(turn: Turn, uuid: str, why: str) -> None:
 # -------------------------------------------------------------------- telling
 
 
-def _notify(turn: Turn, uid: int, event: str, own: tuple[str, ...] | None, **fields: Any) -> None:
+def _notify(turn: Turn, uid: int, event: str, own: tuple[str, ...] | None, **fields: object) -> None:
     if event in _wanted(turn, uid, own):
         notice = {"event": event, "time": _wall(turn), "host": turn.state.about.host, **fields}
         turn.emit(Notify(uid, turn.state.chosen[uid].file, notice, turn.state.settings.notify_every))
@@ -184,12 +183,12 @@ def _wall(turn: Turn) -> float:
     return turn.now + turn.state.requests.wall_ahead
 
 
-def _lease(turn: Turn, lease: Lease) -> dict[str, Any]:
+def _lease(turn: Turn, lease: Lease) -> dict[str, object]:
     labels = turn.state.devices.labels(lease.devices)
     return {"lease": lease.id, "kind": lease.kind, "devices": labels, "note": lease.note}
 
 
-def _job(turn: Turn, job: Job) -> dict[str, Any]:
+def _job(turn: Turn, job: Job) -> dict[str, object]:
     """Of a command its first two words only: there may be secrets among the others."""
     ran = None if job.started is None or job.ended is None else job.ended - job.started
     words = [os.path.basename(word) for word in job.spec.command[:2] if not word.startswith("-")]

@@ -1,4 +1,4 @@
-"""Packing as the broker does it: which jobs, what is learnt of them while they run, and what follows.
+"""The GPU memory of jobs: which are packed, what they are seen to use, and what one asks for that ran out of it.
 
 A packed job of which nothing is known has its device alone. Once what it was seen to use has not risen for a while, its
 lease becomes a share of that size, and others may come. How shares are placed is the planner's matter.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import PeakMemory
+from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.quantities import format_bytes
 from gpulease.model.values import Lease, Request, Waiting
+from gpulease.planner.board import admits
 from gpulease.planner.packing import may_pack, raised, superfluous
 
 MAX_SHAPES = 64  # in the line at once, since each costs every plan a little; the jobs of others have a device alone
@@ -109,3 +111,17 @@ def describe(turn: Turn, job: Job) -> str | None:
     peak = state.learned.peaks.get(holder.shape)
     memory = holder.memory if isinstance(holder, Lease) else None if peak is None else peak.memory
     return "alone until its memory use is known" if memory is None else f"seen {format_bytes(memory)}"
+
+
+def asking_for_more(turn: Turn, job: Job) -> Request:
+    """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
+    state, request = turn.state, model_jobs.after_out_of_memory(job.spec.request)
+    least = min(
+        (one.memory_total or 0 for one in state.devices.by_uuid.values() if one.label in job.devices), default=0
+    )
+    more = request._replace(min_memory=least + 1)
+    larger = [
+        one for one in state.devices.by_uuid.values() if one.uuid not in state.devices.excluded and admits(more, one)
+    ]
+    asks = job.spec.request.memory is None and not request.mig and least and len(larger) >= request.gpus
+    return more if asks else request

@@ -6,6 +6,7 @@ Nothing is ended before all that was named is found. Between two pieces it is th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from gpulease.broker.core import bulk, leases
 from gpulease.broker.core.events import Received, ReleaseProgress
@@ -24,9 +25,9 @@ PIECE = 50  # leases of one piece
 SCRIPTS_PER_PIECE = 8  # processes whose script is looked for in one piece
 
 
-def release(turn: Turn, event: Received) -> None:
+def release(turn: Turn, event: Received[ReleaseRequest]) -> None:
     peer = event.peer
-    message: ReleaseRequest = event.message
+    message = event.message
     progress = _progress(event)
     if progress.left is None:
         chosen = _all(turn, peer) if message.get("all") else _named_leases(turn, event, progress)
@@ -51,8 +52,8 @@ def release(turn: Turn, event: Received) -> None:
         turn.reply(peer, Released(released=list(released)))
 
 
-def renew(turn: Turn, event: Received) -> None:
-    message: RenewRequest = event.message
+def renew(turn: Turn, event: Received[RenewRequest]) -> None:
+    message = event.message
     found = _named_leases(turn, event, _progress(event), mine=not message.get("what"))
     if found is None:
         return
@@ -72,7 +73,7 @@ def only_managers(turn: Turn, peer: Peer) -> None:
         raise NotPermitted("Only root and the user who runs the broker may do that.", "Ask one of them.")
 
 
-def _progress(event: Received) -> ReleaseProgress:
+def _progress(event: Received[Any]) -> ReleaseProgress:
     return event.progress if isinstance(event.progress, ReleaseProgress) else ReleaseProgress()
 
 
@@ -97,10 +98,12 @@ def _all(turn: Turn, peer: Peer) -> list[Lease]:
     return [lease for lease in turn.state.requests.leases.values() if lease.kind != "job"]
 
 
-def _named_leases(turn: Turn, event: Received, progress: ReleaseProgress, mine: bool = False) -> list[Lease] | None:
+def _named_leases(
+    turn: Turn, event: Received[Any], progress: ReleaseProgress, mine: bool = False
+) -> list[Lease] | None:
     """None when it is first to be found out who started some processes: then it is gone on with."""
     peer = event.peer
-    message: ReleaseRequest = event.message
+    message: ReleaseRequest = event.message  # or one of `renew`, which has fewer fields
     names, if_held = list(dict.fromkeys(message.get("what") or [])), bool(message.get("if_held"))
     if mine or message.get("mine"):
         return [one for one in turn.state.requests.leases.values() if one.owner.uid == peer.uid and one.kind != "job"]

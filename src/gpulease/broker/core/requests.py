@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease.broker.core import learned, leases
 from gpulease.broker.core.events import ProcessEnded, Received
@@ -29,7 +29,7 @@ from gpulease.model.values import Owner, Waiting
 from gpulease.planner.device_states import DRAINING, LOST, OUTSIDE
 from gpulease.planner.forecast import NO_FORECAST, Forecast
 from gpulease.planner.reasons import NEVER, UNAVAILABLE, fitted
-from gpulease.protocol.messages import KINDS, AcquireRequest, CancelledWait, Taken
+from gpulease.protocol.messages import KINDS, AcquireRequest, CancelledWait, LeaseRequest, Taken
 
 TEMPORARY = (OUTSIDE, DRAINING, LOST, "memory")  # what may have ended since the devices were seen
 MAX_WAITING = 2000  # requests of one user in the line
@@ -37,9 +37,9 @@ MAX_WAITING = 2000  # requests of one user in the line
 # -------------------------------------------------------------------- asking
 
 
-def acquire(turn: Turn, event: Received) -> None:
+def acquire(turn: Turn, event: Received[AcquireRequest]) -> None:
     peer = event.peer
-    message: AcquireRequest = event.message
+    message = event.message
     state = turn.state
     token = message.get("id")
     if token and _resume(turn, event, token):
@@ -70,7 +70,7 @@ def acquire(turn: Turn, event: Received) -> None:
     leases.ask(turn, Pending(waiting, owner, deadline, note, owner.pid != peer.pid, token, within))
 
 
-def _resume(turn: Turn, event: Received, name: str) -> bool:
+def _resume(turn: Turn, event: Received[Any], name: str) -> bool:
     """A client of a broker that is gone goes on waiting in its old place, or gets what it was granted there."""
     state, peer = turn.state, event.peer
     id = state.requests.tokens.get((peer.uid, name), name)
@@ -137,7 +137,7 @@ def _process(turn: Turn, peer: Peer, named: int | None) -> tuple[int, int | None
     return pid, start_time
 
 
-def ask_why(turn: Turn, event: Received) -> None:
+def ask_why(turn: Turn, event: Received[LeaseRequest]) -> None:
     id, requests = event.message["id"], turn.state.requests
     if id in requests.pending:
         _send_place(turn, event.peer, id)
@@ -146,7 +146,7 @@ def ask_why(turn: Turn, event: Received) -> None:
         raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
 
 
-def taken(turn: Turn, event: Received) -> None:
+def taken(turn: Turn, event: Received[LeaseRequest]) -> None:
     """The client has the lease in hand and can tell its owner."""
     lease = turn.state.requests.leases.get(event.message["id"])
     mine = lease is not None and lease.owner.uid == event.peer.uid
@@ -155,7 +155,7 @@ def taken(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, Taken(taken=mine))
 
 
-def cancel(turn: Turn, event: Received) -> None:
+def cancel(turn: Turn, event: Received[LeaseRequest]) -> None:
     """Leave the line; or give back at once what was granted in the same moment."""
     peer, state = event.peer, turn.state
     id = _called(turn, peer, event.message["id"])
@@ -183,7 +183,7 @@ def _called(turn: Turn, peer: Peer, name: str) -> str:
 
 
 def answer(turn: Turn) -> None:
-    """Whoever was not granted at once is refused, or put on disk and told why it waits."""
+    """Refuse each request that was not granted at once, or write it to disk and say why it waits."""
     state = turn.state
     if not state.requests.unwritten or isinstance(state.devices.check, Checking):
         return None
@@ -298,7 +298,7 @@ def deadline(turn: Turn, id: str) -> None:
 
 
 def client_gone(turn: Turn, peer: Peer) -> None:
-    """Whoever waited there has left the line; what was granted and never claimed is given back."""
+    """Requests of that connection leave the line. Leases that were granted and never claimed end."""
     state = turn.state
     state.requests.resuming = tuple(event for event in state.requests.resuming if event.peer is not peer)
     for id in [id for id, listener in state.requests.listeners.items() if listener is peer]:

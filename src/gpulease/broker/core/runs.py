@@ -34,11 +34,8 @@ from gpulease.broker.core.limits import log_limit_of
 from gpulease.broker.core.state import State
 from gpulease.broker.core.turn import Turn
 from gpulease.broker.core.values import Delay, Run
-from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.lifecycle import IGNORED, PHASES, RUN, RUN_ENDS
-from gpulease.model.values import Request
-from gpulease.planner.board import admits
 from gpulease.render.jobs import signal_in
 
 NOTES_KEPT = 5.0  # seconds until what is no longer needed is removed
@@ -226,7 +223,7 @@ def _find(turn: Turn, job: Job) -> None:
 
 
 def _stop_or_continue(turn: Turn, job: Job) -> None:
-    """Whoever was told of the last pause or resume may have died before they acted."""
+    """The agent that got the last pause or resume may have died before it acted."""
     if job.state == "paused":
         _signal(turn, job, signal.SIGSTOP, every=True)
     elif job.history and job.history[-1].event == "resume":
@@ -428,7 +425,7 @@ def _not_started(turn: Turn, job: Job) -> None:
 def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes: Any) -> None:
     packing.ended(turn, job, event == "exit-zero", bool(changes.get("out_of_memory")))
     if changes.get("out_of_memory") and event == "retry-after-failure" and "request" not in changes:
-        changes["request"] = _asking_for_more(turn, job)
+        changes["request"] = packing.asking_for_more(turn, job)
     ended = {"ended": turn.now, "why": why, "pid": None, "ending": None, "forced": False, "place": None}
     jobs.advance(turn, job, event, **{**ended, **changes})
     if job.spec.time_limit is not None:
@@ -436,20 +433,6 @@ def _finish(turn: Turn, job: Job, event: str, why: str | None = None, **changes:
     if job.uid not in turn.state.jobs.notes_to_remove:
         turn.state.jobs.notes_to_remove.put(job.uid, None)
         turn.alarm(NOTES_KEPT, "tidy", str(job.uid))
-
-
-def _asking_for_more(turn: Turn, job: Job) -> Request:
-    """After it ran out of memory: of a share a whole device, and of whole ones larger ones, where there are such."""
-    state, request = turn.state, model_jobs.after_out_of_memory(job.spec.request)
-    least = min(
-        (one.memory_total or 0 for one in state.devices.by_uuid.values() if one.label in job.devices), default=0
-    )
-    more = request._replace(min_memory=least + 1)
-    larger = [
-        one for one in state.devices.by_uuid.values() if one.uuid not in state.devices.excluded and admits(more, one)
-    ]
-    asks = job.spec.request.memory is None and not request.mig and least and len(larger) >= request.gpus
-    return more if asks else request
 
 
 def remove_notes(turn: Turn, uid: str) -> None:

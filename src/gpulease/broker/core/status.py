@@ -206,13 +206,13 @@ MAX_ESTIMATED = 64  # alike that are foreseen at once; the planner looks no furt
 NOW = "It would start now."
 
 
-def estimate_starts(turn: Turn, event: Received) -> Document:
+def estimate_starts(turn: Turn, event: Received[ExplainRequest]) -> Document:
     """Of so many alike: in how many seconds each would start, None being nobody knows; of the first also why not now.
 
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
     """
     state, peer = turn.state, event.peer
-    message: ExplainRequest = event.message
+    message = event.message
     kind, asked = message.get("kind") or "run", message.get("count")
     count = 1 if asked is None else asked
     if kind not in (*KINDS, "job"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback  # now: when it is needed there may be no descriptor left to load it
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from gpulease.broker.core import bulk, leases, status
 from gpulease.broker.core.events import Received
@@ -20,7 +20,7 @@ from gpulease.model import jobs as model_jobs
 from gpulease.model.jobs import Job
 from gpulease.model.peer import Peer
 from gpulease.model.store import Document, ListedJob, Which
-from gpulease.protocol.messages import Reply, error
+from gpulease.protocol.messages import Reply, SubscribeRequest, error
 from gpulease.protocol.wire import Written, to_text
 from gpulease.render.hidden import viewer
 
@@ -45,7 +45,7 @@ TABLES: dict[str, Callable[[Turn, str | None], dict[str, Document]]] = {
 TOPICS = (*TABLES, "jobs")
 
 
-def subscribe(turn: Turn, event: Received) -> None:
+def subscribe(turn: Turn, event: Received[SubscribeRequest]) -> None:
     peer, message = event.peer, event.message
     topics = frozenset(message["topics"])
     strange = sorted(topics - set(TOPICS))
@@ -63,7 +63,7 @@ def subscribe(turn: Turn, event: Received) -> None:
     leases.schedule_sample(turn)
 
 
-def _choose(turn: Turn, event: Received) -> IdRanges | None:
+def _choose(turn: Turn, event: Received[Any]) -> IdRanges | None:
     """Those that a selection names; None when it is gone on with."""
     choice = bulk.choice(turn, event)
     piece = bulk.take_rows(turn, event, choice)

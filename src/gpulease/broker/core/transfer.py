@@ -6,6 +6,7 @@ What a user does in between counts: an original that was changed stays, and a co
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from gpulease.broker.core import jobs
 from gpulease.broker.core.events import Received
@@ -20,11 +21,11 @@ IN_MOVE = "being moved here by `gpulease rebalance`"
 FINISH = "Run `gpulease rebalance` again: it finishes the move. Or remove it here with `gpulease rm`."
 
 
-def moved(turn: Turn, event: Received) -> None:
+def moved(turn: Turn, event: Received[MovedRequest]) -> None:
     """Remove those that wait as they were copied. That it was this, and no `rm` by hand, is an event."""
     ids: list[JobId] = []
     skipped: list[str] = []
-    message: MovedRequest = event.message
+    message = event.message
     for move in message["jobs"]:
         job, to = _own(turn, event, move), move.get("to")
         if not to:
@@ -60,10 +61,10 @@ def _forget(turn: Turn, id: int) -> None:
         jobs.forget(turn, [job])
 
 
-def let_go(turn: Turn, event: Received) -> None:
+def let_go(turn: Turn, event: Received[MovedRequest]) -> None:
     """Copies whose originals are gone: each by the token with which it was added."""
     ids: list[JobId] = []
-    message: MovedRequest = event.message
+    message = event.message
     for copy in message["jobs"]:
         job = _own(turn, event, copy)
         if job is None or job.spec.transfer is None or job.spec.transfer != copy.get("token"):
@@ -76,7 +77,7 @@ def let_go(turn: Turn, event: Received) -> None:
     turn.reply(event.peer, Done(ids=ids, skipped=[]))
 
 
-def _own(turn: Turn, event: Received, named: Copied) -> Job | None:
+def _own(turn: Turn, event: Received[Any], named: Copied) -> Job | None:
     job = turn.state.jobs.get(named["id"])
     return job if job is not None and job.uid == event.peer.uid else None
 

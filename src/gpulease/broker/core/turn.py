@@ -207,7 +207,7 @@ class Turn:
         """Whether the last sample is too old to judge by."""
         return self.state.devices.sample is None or self.now - self.state.devices.sampled_at > FRESH_FOR
 
-    def after_sample(self, event: Received) -> None:
+    def after_sample(self, event: Received[Any]) -> None:
         """Handle the message again when there is a sample, or none can be had."""
         mine = [one for one in self.state.devices.awaiting if one.peer.uid == event.peer.uid]
         if len(mine) >= MAX_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from gpulease.broker.core.events import Behind, CaughtUp, ClientGone, Event, Received
 from gpulease.broker.edge.accounts import Accounts, Question
@@ -126,7 +127,7 @@ class Clients:
                 self._accounts.when_known(("uid", connection.peer.uid), partial(self._admit, connection))
 
     def _admit(self, connection: Connection) -> None:
-        """Whoever is not known waited for the directory of users, and nobody else did."""
+        """The directory of users has answered. Only this connection waited for it."""
         account = self._accounts.account(connection.peer.uid)
         if account is None:
             self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
@@ -134,14 +135,14 @@ class Clients:
         connection.peer.account = account
         return self._handle_again(connection, None)
 
-    def _handle_again(self, connection: Connection, event: Received | None) -> None:
+    def _handle_again(self, connection: Connection, event: Received[Any] | None) -> None:
         """What it waited for is known."""
         connection.held = False
         if self._by_peer.get(connection.peer) is connection:
             connection.resumed = event
             self._apart(connection, lambda: self._await_next_turn(connection))
 
-    def look_up_account(self, event: Received, question: Question) -> None:
+    def look_up_account(self, event: Received[Any], question: Question) -> None:
         """The message is handled again when there is an answer, or none in time."""
         connection = self._by_peer.get(event.peer)
         if connection is not None:
@@ -151,7 +152,7 @@ class Clients:
             self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
-        """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
+        """Name a user who comes for the first time to the launcher: jobs from before it was there may be theirs."""
         if self.prove is not None and connection.peer.uid not in self._introduced:
             self._introduced.add(connection.peer.uid)
             with contextlib.suppress(OSError):
@@ -214,7 +215,7 @@ class Clients:
                 costs.paused[connection] = None
         return self._set_interest(connection)
 
-    def round(self) -> Iterator[Received]:
+    def round(self) -> Iterator[Received[Any]]:
         """Messages for one turn of the core, from whoever has used least."""
         return self._turns.round(self._take, self._crowded)
 
@@ -223,7 +224,7 @@ class Clients:
         """Whether one user's long requests may hold others up."""
         return len(self._users) > 1
 
-    def _take(self, connection: Connection) -> Received | None:
+    def _take(self, connection: Connection) -> Received[Any] | None:
         try:
             return self._next(connection)
         except Exception:
@@ -231,7 +232,7 @@ class Clients:
             self._cut(connection)
             return None
 
-    def _next(self, connection: Connection) -> Received | None:
+    def _next(self, connection: Connection) -> Received[Any] | None:
         """The next thing that it says."""
         event, connection.resumed = connection.resumed, None
         if event is None:
@@ -304,7 +305,7 @@ class Clients:
         self._turns.drop(connection)
         self._await_turn(connection)
 
-    def continue_later(self, event: Received) -> None:
+    def continue_later(self, event: Received[Any]) -> None:
         """A long request: before anything else that its client says, since answers come in the order of questions."""
         connection = self._by_peer.get(event.peer)
         unread = (connection is None or connection.ended) and is_read_only(event.message)

@@ -50,7 +50,7 @@ def _since_boot() -> float:
 # -------------------------------------------------------------------- alarms
 
 
-SPARE = 1000  # entries that were taken back, before the heap is made anew
+SPARE = 1000  # entries that were taken back, before the heap is rebuilt
 
 
 class Alarms:

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gpulease.broker.core.events import Received
 from gpulease.errors import in_words
@@ -62,7 +63,7 @@ class Connection:
         self.peer = Peer(pid, uid, Account(str(uid)) if known is None else known)
         # What came in stays bytes until it is its turn: as objects it is twenty times as large.
         self.unpacker = Unpacker(values=MAX_VALUES)
-        self.resumed: Received | None = None  # a long request of it that is to be taken up again
+        self.resumed: Received[Any] | None = None  # a long request of it that is to be taken up again
         self.outgoing = bytearray()
         self.interest = 0  # what its descriptor is polled for
         self.since_partial: float | None = None

@@ -103,7 +103,7 @@ class History:
             return
         self._written = minute
         if not os.path.exists(self._path):
-            self._close_file()  # somebody removed it: begin anew, and do not write what nobody can find
+            self._close_file()  # somebody removed it: start another, and do not write what nobody can find
         self._minutes.add_up(at)
         until = at + 1 if whole else minute * MINUTE
         spans, counts = self._minutes.take(until)

@@ -21,7 +21,7 @@ MOST = 1 << 16
 
 
 class InheritedHome:
-    """The folders of a broker that its launcher made: what is removed there is put back by starting both anew."""
+    """The folders of a broker that its launcher made: what is removed there is put back by restarting both."""
 
     deserted = True
 

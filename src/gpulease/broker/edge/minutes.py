@@ -109,7 +109,7 @@ class Minutes:
     # ---------------------------------------------------------------- adding up
 
     def _add_up(self, uuid: str, device: Now, at: int) -> None:
-        """From where it was added up to, cut at each minute and where the last sample ends to tell anything."""
+        """Add the time since the last call, split at full minutes and at the end of the last sample's validity."""
         while device.until < at:
             begin, watched = device.until, device.until < device.reading_until
             if not device.leases and not watched:

@@ -151,7 +151,7 @@ class Neighbours:
         self._out_of_date = True
 
     def _remove(self, name: str, replaced: bool) -> None:
-        """It gets everything back, unless another follows. A check that may wait for its answer begins anew."""
+        """It gets everything back, unless another follows. A check that may wait for its answer starts again."""
         for neighbour in [one for one in self._accounts if one.name == name]:
             self._accounts.remove(neighbour)
             if replaced:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import monotonic, thread_time
+from typing import Any
 
 from gpulease.broker.core.events import Received
 from gpulease.broker.edge.connection import Connection
@@ -83,7 +84,9 @@ class Turns:
             account.reads_only.pop(connection, None)
             account.long.discard(connection)
 
-    def round(self, take: Callable[[Connection], Received | None], crowded: bool = False) -> Iterator[Received]:
+    def round(
+        self, take: Callable[[Connection], Received[Any] | None], crowded: bool = False
+    ) -> Iterator[Received[Any]]:
         """What is to be handled in one turn of the core, which takes the next when it is done with the last.
 
         It ends when its time is over; or before a user who has used much more than who was first, since the answers

@@ -14,7 +14,7 @@ from gpulease.errors import by_code as error_by_code
 from gpulease.model.quantities import pause_after
 from gpulease.protocol.wire import Message
 
-ATTEMPTS = 4  # children that are started anew for one question
+ATTEMPTS = 4  # children that are started for one question, one after the other
 PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a driver that hung is asked again
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulease.broker.core.events import Occupancy, ProcessKey, Received
 from gpulease.broker.core.state.tables import Part, Table, at_hand, cell, table, whole
@@ -40,7 +40,7 @@ class Devices(Part):
     asked_at: float = cell(0.0)  # when the sample under way was asked for
     sampled_from: float = cell(0.0)  # the same of the last one that came: it is not older
     sampling: bool = cell(False)  # a sample was asked for
-    awaiting: tuple[Received, ...] = cell(())  # messages that cannot be answered without one
+    awaiting: tuple[Received[Any], ...] = cell(())  # messages that cannot be answered without one
     sample_due: bool = cell(False)  # an alarm for the next sample is set
     trouble: GpuleaseError | None = cell(None, planned=lambda trouble: trouble is not None)
     failed_at: float = cell(0.0)  # when the driver last did not answer
@@ -75,7 +75,7 @@ class Devices(Part):
         if known is None:
             return
         busy = seen.utilization
-        if busy is None or busyness(busy) == busyness(known.utilization):  # a plan is not made anew for noise
+        if busy is None or busyness(busy) == busyness(known.utilization):  # noise is no reason for another plan
             busy = known.utilization
         after = known._replace(memory_used=seen.memory_used, processes=seen.processes, lost=seen.lost, utilization=busy)
         if after != known:

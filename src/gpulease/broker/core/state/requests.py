@@ -86,7 +86,7 @@ class Requests(Part):
     unclaimed: Table[str, None] = table()
     tokens: Table[tuple[int, str], str] = table()  # requests by user and the client's own name
     owned: Table[ProcessKey, frozenset[str]] = table()  # leases and requests, by the process they end with
-    resuming: tuple[Received, ...] = cell(())  # messages of clients whose lease a former broker granted
+    resuming: tuple[Received[Any], ...] = cell(())  # messages of clients whose lease a former broker granted
     number: int = cell(0)  # of the last lease
     numbers_kept: int = cell(0)  # up to which they are on disk
     last_since: float = cell(0.0)
