@@ -205,7 +205,7 @@ def main() -> int:
         print(json.dumps({"error": [error.code, error.what, error.next_step]}), flush=True)
         return 1
     print(json.dumps({"ready": os.getpid()}), flush=True)
-    # Whoever started it may end, and its terminal with it.
+    # Its parent may end, and its terminal with it.
     for stream, place in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
         os.dup2(place, stream)
     _run(daemon, path, lock)

@@ -1,6 +1,6 @@
 """Keeps workers alive: starts them, hears from them, replaces the ones that die, and gives up on what never works.
 
-All of it runs in the reactor's thread. Not for: items. Whoever owns the group hears of workers that are ready or gone.
+All of it runs in the reactor's thread. Not for: items. The owner of the group is called when workers are ready or gone.
 
 To grow, one worker more than is ready stands in the machine's one line, behind everybody else; what it is granted was
 idle.

@@ -1,6 +1,6 @@
 """What a stranger may send over a Unix socket: bytes, and descriptors that nobody asked for.
 
-Whoever drops the last copy of a descriptor waits until it is closed, and that takes as long as its sender likes: a
+Dropping the last copy of a descriptor waits until it is closed, and that takes as long as its sender likes: a
 socket may linger for days, a file system may never answer. So nothing that came from a stranger is closed here. A
 child inherits it and ends, and whatever its end waits for keeps nobody.
 """

@@ -18,7 +18,7 @@ examples:
   gpulease help reference/pool      with its folder, where two have one name
   gpulease help add                 the options of a verb
 """
-LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for whoever changes gpulease
+LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for developers
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -75,7 +75,7 @@ class Act:
 
 
 def _say_what_waits(done: Done) -> None:
-    """A quota, a paused queue or a device in use keep a job from starting, whoever says that it is to."""
+    """A quota, a paused queue or a device in use keep a job from starting, also with `start`."""
     from gpulease.api.jobs import show
 
     for job in show(*done["ids"][:MAX_NAMED]) if done["ids"] else ():
@@ -154,7 +154,7 @@ start = Act(
     "start",
     "next to start:",
     """\
-By root and whoever runs the broker it starts now, past everybody in the line,
+For root and the broker's user it starts now, past everybody in the line,
 but never on a GPU that somebody has. By others it goes ahead of their own jobs.
 One that failed, was killed or lost is run again; its runs are counted on.
 

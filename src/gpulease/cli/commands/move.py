@@ -6,7 +6,7 @@ from gpulease.cli.job_selection import add_whose, whose
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\
-It takes the priority of whoever stands there.
+It takes the priority of the one that stands there.
 
 examples:
   gpulease move 12          to the front
