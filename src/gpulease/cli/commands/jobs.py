@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.options import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.errors import UsageError
 from gpulease.model.job_selection import ENDED, STATES, ranges

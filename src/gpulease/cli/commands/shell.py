@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from gpulease.cli.options import acquire_fields, add_of_job, add_request, enter_folder
 from gpulease.cli.parsing import ArgumentParser, Namespace
-from gpulease.cli.request_options import acquire_fields, add_of_job, add_request, enter_folder
 from gpulease.system.execution import cannot_start
 
 EXAMPLES = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from gpulease.cli.options import acquire_fields, enter_folder
 from gpulease.cli.parsing import Any, Namespace, print_json
-from gpulease.cli.request_options import acquire_fields, enter_folder
 from gpulease.client.wait_notice import WaitNotice
 from gpulease.errors import GpuleaseError, NotOnEngine, UsageError
 
