@@ -10,8 +10,6 @@ from gpulease.cli.parsing import Any, ArgumentParser, Namespace, clean
 from gpulease.errors import NotFound, UsageError, in_words
 from gpulease.model.fields import JOB, REQUEST, Field, as_option, request_fields, seconds
 from gpulease.model.job_selection import EVERYBODY, STATES, are_states, id_order, job_number, ranges, selection
-from gpulease.model.shell_text import quoted
-from gpulease.model.visible import wanted
 from gpulease.system import places
 
 TYPE_CHECKING = False
@@ -75,6 +73,8 @@ def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
     """The fields of an `acquire` message."""
     if arguments.wait is not None and arguments.no_wait:
         raise UsageError("--wait and --no-wait were both given.", "Leave one of the two out.")
+    from gpulease.model.visible import wanted
+
     wanted(arguments.visible_by, os.environ)  # what is wrong is said before a long wait
     wait = 0.0 if arguments.no_wait else None if arguments.wait is None else seconds(arguments.wait, "--wait")
     return {"request": request_fields(vars(arguments), as_option), "kind": kind, "wait": wait, "note": arguments.note}
@@ -82,6 +82,8 @@ def acquire_fields(arguments: Namespace, kind: str) -> dict[str, Any]:
 
 def export_lines(variables: dict[str, str]) -> str:
     """Quoted: names of devices come from a broker, which may be another user's program."""
+    from gpulease.model.shell_text import quoted
+
     return "\n".join(f"export {name}={quoted(value)}" for name, value in variables.items())
 
 
