@@ -292,9 +292,9 @@ def _copy(array: Any) -> None:
 
 def _give(array: Any) -> None:
     """What a pool does with shared data at its start: pickle, copy, and what each worker does to have it."""
-    from gpulease.pool.crew import make_setup
     from gpulease.pool.pickling import from_body
     from gpulease.pool.plan import make_plan
+    from gpulease.pool.worker_group import make_setup
 
     plan = make_plan(WORKERS, 1, {}, None, (), {"array": array}, 1)
     setup, memory = make_setup(plan)

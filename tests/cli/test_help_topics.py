@@ -97,8 +97,8 @@ def test_an_installed_wheel_has_its_pages_and_prompts(tmp_path: Path) -> None:
     assert "containers" in gpulease("help")
     assert gpulease("help", "parameters").startswith("# Parameters")
     where = subprocess.run(
-        [sys.executable, "-P", "-c", "from gpulease.cli import foreground; from gpulease.cli.commands import help; "
-         "print(help.folder(), foreground.FILES)"],
+        [sys.executable, "-P", "-c", "from gpulease.cli.commands import help, shell; "
+         "print(help.folder(), shell.FILES)"],
         env=environ, cwd=tmp_path, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
     assert where == [str(site / "gpulease" / "docs"), str(site / "gpulease" / "cli" / "prompts")]

@@ -7,11 +7,10 @@ import subprocess
 
 import pytest
 
-from gpulease.cli.argument_parser import make_parser
+from gpulease.cli.argument_parser import HABITS, OPTIONS, TOPICS, make_parser
 from gpulease.cli.commands import help
 from gpulease.cli.main import ALIASES, HEADINGS, VERBS, main
-from gpulease.cli.request_options import export_lines
-from gpulease.cli.suggestions import HABITS, OPTIONS, TOPICS
+from gpulease.cli.options import export_lines
 
 WRONG = [
     (["run", "--name", "A100", "--", "true"], "--model"),

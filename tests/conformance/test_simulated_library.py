@@ -20,7 +20,7 @@ import pynvml
 import pytest
 
 from gpulease.simulator import state
-from gpulease.simulator.labels import labels_of
+from gpulease.simulator.keys import labels_of
 from gpulease.simulator.library import library_path
 
 GIBIBYTE = 1024**3

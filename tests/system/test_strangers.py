@@ -15,7 +15,7 @@ import pytest
 from support.lingering import lingering
 from support.waiting import wait_until
 
-from gpulease.broker.edge.listener import ClientListener
+from gpulease.broker.edge.connection import ClientListener
 from gpulease.system import untrusted
 
 LINGER = 30  # seconds

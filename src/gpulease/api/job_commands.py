@@ -154,7 +154,7 @@ def refuse_unstartable(
     """
 
     found: set[str] = set()
-    # What comes before, or whoever lets it go, may write the script.
+    # An earlier job, or the user who releases it, may write the script.
     comes_after = options.get("after") or options.get("after_label") or options.get("hold")
     for place, words in enumerate(commands):
         script = None if comes_after else interpreted(words)

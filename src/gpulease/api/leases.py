@@ -85,7 +85,7 @@ class Held:
         except NotFound:
             pass  # it ended in the meantime, by the clock or by somebody's hand
         self._released = True
-        _environment.leave(self)  # last: whoever waits for the devices is in more of a hurry
+        _environment.leave(self)  # last: requests that wait for the devices come first
 
     def __enter__(self) -> Held:
         return self

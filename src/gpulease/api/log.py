@@ -28,14 +28,14 @@ def open_log(path: str, uid: int | None = None) -> IO[bytes]:
     except FileNotFoundError:
         raise
     except PermissionError:
-        raise NotPermitted(f"The log {path!r} may not be read.", "Ask whoever owns it, or root.") from None
+        raise NotPermitted(f"The log {path!r} may not be read.", "Ask its owner, or root.") from None
     except OSError as error:
         raise NotFound(f"The log {path!r} cannot be read: {error.strerror}.", SEE_SHOW) from None
     return open(descriptor, "rb")
 
 
 def _open_checked(path: str, uid: int | None) -> int:
-    """Looked at before it is opened: to open some devices is to use them, and a FIFO has whoever opens it wait."""
+    """Looked at before it is opened: to open some devices is to use them, and opening a FIFO may never return."""
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         seen = os.fstat(place)

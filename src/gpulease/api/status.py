@@ -226,7 +226,7 @@ def _model(given: Mapping[str, Any]) -> Any:
 def _debug(message: str, *values: object) -> None:
     """To the logger `gpulease`. Where nobody has loaded logging, nobody listens.
 
-    Whoever set the level of this very logger wants to read it: without any handler, logging itself would print warnings
+    A program that set this logger's level wants to read it: without any handler, logging itself would print warnings
     only, so it goes to stderr.
     """
     if "logging" not in sys.modules:

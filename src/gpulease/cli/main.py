@@ -126,13 +126,13 @@ def run_verb(verb: str, words: list[str]) -> int:
     from gpulease.cli.parsing import parse
     from gpulease.system import places
 
-    engine, module = places.engine(os.environ), None
+    engine, instead = places.engine(os.environ), None
     if engine != places.LOCAL:
         from gpulease.client.engines import verb_on
 
-        module = verb_on(engine, verb)
+        instead = verb_on(engine, verb)
     try:
-        return int((module or load(verb)).run(parse(verb, words)))
+        return int((instead or load(verb).run)(parse(verb, words)))
     except SystemExit as end:  # argparse has printed help, or what is wrong
         return end.code if isinstance(end.code, int) else 1
 
@@ -165,7 +165,7 @@ def _help(words: list[str]) -> int:
 
 
 def _unknown(verb: str) -> int:
-    from gpulease.cli.suggestions import verb_meant
+    from gpulease.cli.argument_parser import verb_meant
 
     print(f"gpulease: there is no verb {verb[:40]!r}. {verb_meant(verb, [*VERBS, *ALIASES])}", file=sys.stderr)
     return 2

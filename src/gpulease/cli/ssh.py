@@ -15,9 +15,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gpulease.api.job_commands import full_path
 from gpulease.cli.commands.add import named_variables, prepare, tell_left_out
+from gpulease.cli.options import add_wanted
 from gpulease.cli.parsing import Options, clean, parse, print_json
 from gpulease.cli.remote import Words
-from gpulease.cli.request_options import add_wanted
 from gpulease.errors import HostUnavailable, NotEnoughDevices, UsageError
 from gpulease.hosts import hosts
 from gpulease.hosts import ssh as hosts_ssh

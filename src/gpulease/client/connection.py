@@ -144,7 +144,7 @@ class Client:
         )
 
     def fileno(self) -> int:
-        """For whoever waits for several things at once."""
+        """To wait for several things at once."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ def _patience(fields: dict[str, Any], reply: StillWaiting | None, pause: float |
 
 
 def take(client: BackendConnection, granted: Granted) -> None:
-    """Say that whoever the lease is for has been told of it: from now on it ends with its owner only."""
+    """Tell the broker that the lease has reached its owner: from now on it ends with the owner only."""
     while True:
         try:
             if client.ask("taken", id=granted["id"])["taken"]:
@@ -273,7 +273,7 @@ def again(ended: BackendConnection) -> BackendConnection:
 
 
 def reconnect(directory: str) -> BackendConnection:
-    """A connection to the broker whose state is in `directory`; everybody's is started again by whoever runs it."""
+    """A connection to the broker whose state is in `directory`; a broker for everybody is started again by its user."""
     if directory.startswith(places.ENGINE):
         from gpulease.client import engines
 
@@ -282,7 +282,7 @@ def reconnect(directory: str) -> BackendConnection:
     while True:
         try:
             return Client(directory=directory)
-        except (BrokerUnavailable, StateError, ConnectionError):  # also one that cannot start for want of room
+        except (BrokerUnavailable, StateError, ConnectionError):  # also one that cannot start because the disk is full
             if time.monotonic() > until:
                 raise
             time.sleep(0.05)

@@ -147,7 +147,7 @@ def _outside(path: str) -> NotPermitted:
 
 
 def enter(connected: socket.socket, path: str) -> None:
-    """A broker whose waiting room is full is there all the same, and soon lets in whoever waits."""
+    """A broker whose backlog is full is there all the same, and soon accepts."""
     until = time.monotonic() + CONNECT
     connected.setblocking(False)
     while True:

@@ -2,7 +2,7 @@
 
 Every verb, of the command line and of Python, asks through a `BackendConnection` in the messages of `messages`; so an
 engine that answers those messages has every verb, its `--json` and its exit codes. `places.engine` says which answers.
-A broker on another host is no engine: `--host` runs that host's own gpulease (`cli.elsewhere`).
+A broker on another host is no engine: `--host` runs that host's own gpulease (`cli.remote`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
         # verb of the command line -> what it cannot do, and what to do instead: two whole sentences
         CANNOT: Mapping[str, tuple[str, str]]
-        # verb of the command line -> the module whose `run(arguments)` does it, instead of the usual one; same options
+        # verb of the command line -> `module:function` that does it with the same arguments, instead of the usual one
         VERBS: Mapping[str, str]
 
         def connect(self, start: bool) -> BackendConnection: ...
@@ -70,13 +70,14 @@ def connect(name: str, start: bool = True) -> BackendConnection:
 
 
 def verb_on(name: str, verb: str) -> Any:
-    """The module that does this verb on an engine; None for the usual one. Refuses what the engine cannot do."""
+    """The function that does this verb on an engine; None for the usual one. Refuses what the engine cannot do."""
     chosen = engine(name)
     if verb in chosen.CANNOT:
         raise NotOnEngine(*chosen.CANNOT[verb])
-    return _module(chosen.VERBS[verb]) if verb in chosen.VERBS else None
+    module, _, function = chosen.VERBS.get(verb, "").partition(":")
+    return getattr(_module(module), function) if module else None
 
 
 def _module(path: str) -> Any:
-    """One with the names of an `EngineModule`, or of a verb; importlib would load more than that."""
-    return __import__(path, fromlist=["run"])
+    """importlib would load more than that."""
+    return __import__(path, fromlist=["_"])

@@ -72,7 +72,7 @@ ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and 
 def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[str]:
     """The words of a call. `remote` is a command for the user's shell there."""
     if not host or host.startswith("-") or not NAME.issuperset(host):
-        raise UsageError(f"{host[:40]!r} is no name of a host.", "Give one that `ssh` takes.")
+        raise UsageError(f"{host[:40]!r} is not the name of a host.", "Give one that `ssh` takes.")
     if is_node(host):
         return srun_command(host, remote, remote_words(host, ["events"]), terminal)
     options = {
@@ -102,7 +102,7 @@ def patience() -> float:
     try:
         return max(0.1, float(os.environ.get("GPULEASE_HOST_TIMEOUT") or DEADLINE))
     except ValueError:
-        raise UsageError("GPULEASE_HOST_TIMEOUT is no number.", "Give seconds, as 10.") from None
+        raise UsageError("GPULEASE_HOST_TIMEOUT is not a number.", "Give seconds, as 10.") from None
 
 
 def _ssh() -> list[str]:
@@ -114,7 +114,7 @@ def _ssh() -> list[str]:
     try:
         return shlex.split(named) or ["ssh"]
     except ValueError:
-        raise UsageError("GPULEASE_SSH is no command.", "Write it as a shell would read it: ssh -F FILE.") from None
+        raise UsageError("GPULEASE_SSH is not a command.", "Write it as a shell would read it: ssh -F FILE.") from None
 
 
 def folder() -> str:
@@ -234,7 +234,7 @@ def _step(node: str) -> list[str]:
 
 
 def _ensure_broker(node: str, events: str) -> None:
-    """The step that stays holds a lock as long as it is there; whoever gets the lock starts it."""
+    """The step that stays holds a lock as long as it is there; the process that gets the lock starts it."""
     import fcntl
 
     own = places.own(os.environ)

@@ -116,7 +116,7 @@ def read(path: str) -> NoticeAddress:
     if found is None:
         raise NotFound("No address for notices is set.", "Set one with `gpulease notify set ADDRESS`.")
     if not isinstance(found.get("address"), str):
-        raise UsageError("The file with the address of notices is not right.", "Set it anew: `gpulease notify set`.")
+        raise UsageError("The file with the address of notices is invalid.", "Set it again: `gpulease notify set`.")
     return read_address(found["address"])
 
 
@@ -174,7 +174,7 @@ def _read(path: str) -> dict[str, Any] | None:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
             raise UsageError(
-                "The file with the address of notices is not yours alone.", "Set it anew with `gpulease notify set`."
+                "The file with the address of notices is not yours alone.", "Set it again with `gpulease notify set`."
             )
         with contextlib.suppress(ValueError):
             found = json.loads(file.read(MOST))

@@ -24,7 +24,6 @@ NETWORK = 15.0  # seconds until a server must have answered
 SENDMAIL = 30.0  # seconds for the local mail program
 NO_SENDMAIL = "there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's"
 MAIL_PROGRAMS = ":/usr/sbin:/usr/lib"  # beside PATH
-NO_MAIL = "there is no `sendmail` here; install a mail program, or use an SMTP address of Apprise's"
 MAX_TERMINALS = 20
 TEMPORARY = (408, 425, 429)  # codes of a server that may do better a little later, as those from 500 on
 NOT_INSTALLED = "Apprise is not installed; `pip install 'gpulease[notify]'` brings it"

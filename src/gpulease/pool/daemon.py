@@ -19,13 +19,13 @@ from typing import Any
 from gpulease import __version__
 from gpulease.errors import GpuleaseError
 from gpulease.pool import link, places
-from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.failures import Ending
 from gpulease.pool.link import Receiver
 from gpulease.pool.log import Log
 from gpulease.pool.plan import load_files, make_plan
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import READY, WorkerSlot
+from gpulease.pool.worker_group import WorkerGroup, WorkerGroupOwner
 from gpulease.system.identity import peer
 
 PLANNED = ("gpus", "gpus_per_worker", "request", "init", "max_items")
@@ -47,7 +47,7 @@ class Program:
             pass  # gone, or it reads nothing: its end is noticed by itself
 
 
-class Daemon(CrewOwner):
+class Daemon(WorkerGroupOwner):
     def __init__(self, options: dict[str, Any], listener: socket.socket, log: Log) -> None:
         self.name: str = options["name"]
         self._reactor = Reactor("gpulease-pool")
@@ -59,13 +59,13 @@ class Daemon(CrewOwner):
         self._trouble: GpuleaseError | None = None
         plan = make_plan(**{name: options[name] for name in PLANNED}, shared=load_files(options["shared"]))
         self._request = dict(plan.request)
-        self._crew = Crew(self._reactor, self._log, self, plan)
+        self._group = WorkerGroup(self._reactor, self._log, self, plan)
 
     def run(self) -> None:
         self._log.note(f"pool {self.name} starts (pid {os.getpid()})")
         self._listener.setblocking(False)
         self._reactor.watch(self._listener.fileno(), self._accept)
-        self._crew.begin()
+        self._group.begin()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._reactor.on_signal(number, self._signalled)
         self._reactor.run()
@@ -102,16 +102,16 @@ class Daemon(CrewOwner):
         if asked == "status":
             program.send({"ok": self._status()})
         elif asked == "stop":
-            program.send({"ok": {"workers": len(self._crew.slots)}})
+            program.send({"ok": {"workers": len(self._group.slots)}})
             self._stop()
             if message.get("now"):
-                self._crew.kill()
+                self._group.kill()
         elif asked == "grow":
             self._grow(program, message)
         elif asked == "connect" and message.get("python") == PYTHON:
             program.uses_workers = True
             program.send({"ok": {}})
-            for slot in self._crew.slots:
+            for slot in self._group.slots:
                 if slot.state == READY:
                     self._introduce(program, slot)
         else:
@@ -120,7 +120,7 @@ class Daemon(CrewOwner):
 
     def _grow(self, program: Program, message: dict[str, Any]) -> None:
         try:
-            self._crew.grow(message["gpus"], message["request"])
+            self._group.grow(message["gpus"], message["request"])
             program.send({"ok": {}})
         except GpuleaseError as error:
             program.send({"error": {"code": error.code, "what": error.what, "next_step": error.next_step}})
@@ -143,16 +143,16 @@ class Daemon(CrewOwner):
             "workers": [
                 {
                     "name": slot.name,
-                    "state": self._crew.state_of(slot),
+                    "state": self._group.state_of(slot),
                     "gpus": slot.gpus,
                     "lease": slot.lease,
                     "pid": slot.process.pid if slot.process else None,
                 }
-                for slot in self._crew.slots
+                for slot in self._group.slots
             ],
         }
 
-    # ---------------------------------------------------------------- what the crew tells
+    # ---------------------------------------------------------------- what the group tells
 
     def worker_ready(self, slot: WorkerSlot) -> None:
         for program in self._programs:
@@ -178,14 +178,14 @@ class Daemon(CrewOwner):
     def _signalled(self) -> None:
         """The second signal does not wait for what runs."""
         if self._stopped:
-            self._crew.kill()
+            self._group.kill()
         self._stop()
 
     def _stop(self) -> None:
         """Once what runs is done, however long that takes. A later `end` does not wait."""
         self._stopped = True
         self._tell({"stopping": {}})
-        self._crew.stop(grace=None)
+        self._group.stop(grace=None)
 
     def _tell(self, message: dict[str, Any]) -> None:
         for program in self._programs:
@@ -205,7 +205,7 @@ def main() -> int:
         print(json.dumps({"error": [error.code, error.what, error.next_step]}), flush=True)
         return 1
     print(json.dumps({"ready": os.getpid()}), flush=True)
-    # Whoever started it may end, and its terminal with it.
+    # Its parent may end, and its terminal with it.
     for stream, place in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
         os.dup2(place, stream)
     _run(daemon, path, lock)

@@ -1,4 +1,4 @@
-"""What a task raised, on its way from the worker to whoever waits; running out of memory is told apart."""
+"""What a task raised, on its way from the worker to the caller; running out of memory is told apart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Ending(NamedTuple):
 
     exit_code: int | None = None
     signal: int | None = None
-    reported: str | None = None  # by whoever watches it, where the kernel's word is not to be had
+    reported: str | None = None  # by the process that watches it, where the kernel cannot be asked
 
     def __str__(self) -> str:
         if self.signal is not None:

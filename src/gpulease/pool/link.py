@@ -33,7 +33,7 @@ FORGET = 3  # to a worker: drop the function of that key
 RESULT = 4  # from a worker: what the item returned
 ERROR = 5  # from a worker: what the item raised
 SKIPPED = 6  # from a worker: the item was taken back before it began
-CONTROL = 7  # between a worker and whoever started it, or a program and a named pool: a dictionary
+CONTROL = 7  # between a worker and its parent, or a program and a named pool: a dictionary
 STARTED = 8  # from a worker: it has begun the item
 SHARED = 9  # to a worker: what this program shares with it, beside what the pool does
 

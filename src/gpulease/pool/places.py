@@ -27,7 +27,7 @@ ANSWER = 10.0  # seconds for an answer, which needs no worker
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:60]!r} is no name for a pool.", "Use up to 41 letters, digits, dots, dashes and underscores."
+            f"{name[:60]!r} is not a name for a pool.", "Use up to 41 letters, digits, dots, dashes and underscores."
         )
     return name
 
@@ -65,7 +65,7 @@ def listens(name: str) -> bool:
 
 
 def claim(name: str) -> int:
-    """The name, as a descriptor to keep open: whoever has it is the only one, and has it until his end.
+    """The name, as a descriptor to keep open: the process that has it is the only one, and has it until it ends.
 
     The file stays. To remove it would let two processes each lock one of their own.
     """

@@ -86,7 +86,7 @@ class WorkerSlot:
         return f"{self.name}, GPU {self.gpus}" if self.gpus else self.name
 
     def start(self, memory: int | None) -> None:
-        """Called in the thread that lives as long as the crew: the worker ends with it."""
+        """Called in the thread that lives as long as the group: the worker ends with it."""
         ours, theirs = socket.socketpair()
         output, printing = os.pipe()
         words = [sys.executable, "-P", "-c", START, SOURCES, str(os.getpid())]

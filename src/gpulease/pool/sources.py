@@ -1,4 +1,4 @@
-"""Where an engine's workers come from on this machine: a crew of the pool's own, or a named pool of the same user."""
+"""Where an engine's workers come from on this machine: a group of the pool's own, or a named pool of the same user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from gpulease.errors import GpuleaseError, PoolBroken, PoolClosed
 from gpulease.pool import places
-from gpulease.pool.crew import Crew, CrewOwner
 from gpulease.pool.engine import Engine, OnStart, Source
 from gpulease.pool.failures import Ending
 from gpulease.pool.link import Receiver, SocketLink, pack_json
@@ -18,10 +17,11 @@ from gpulease.pool.log import Log
 from gpulease.pool.plan import PoolPlan, SharedData, check_devices
 from gpulease.pool.reactor import Reactor
 from gpulease.pool.slot import WorkerSlot
+from gpulease.pool.worker_group import WorkerGroup, WorkerGroupOwner
 
 
-class Local(CrewOwner):
-    """The pool's own workers: a crew that serves one engine, in one thread."""
+class Local(WorkerGroupOwner):
+    """The pool's own workers: a group that serves one engine, in one thread."""
 
     def __init__(self, plan: PoolPlan, log: Log, retries: int, on_start: OnStart | None = None) -> None:
         """Raises NotEnoughDevices where the plan can never be had."""
@@ -30,8 +30,8 @@ class Local(CrewOwner):
         self.engine = Engine(self.reactor, log, retries, on_start)
         self._log = log
         self._links: dict[WorkerSlot, SocketLink] = {}
-        crew = self.engine.source = Crew(self.reactor, log, self, plan, self.engine)
-        self.reactor.call(crew.begin)  # there, since workers end with the thread that started them
+        group = self.engine.source = WorkerGroup(self.reactor, log, self, plan, self.engine)
+        self.reactor.call(group.begin)  # there, since workers end with the thread that started them
         self.reactor.start()
 
     def worker_ready(self, slot: WorkerSlot) -> None:

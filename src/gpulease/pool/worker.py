@@ -1,4 +1,4 @@
-"""A worker process: takes its lease, runs `init`, then works off items until whoever started it is gone.
+"""A worker process: takes its lease, runs `init`, then works off items until its parent is gone.
 
 Started by `slot`, with its connection as descriptor 3. Nothing of the user's is
 imported before the lease is held and CUDA_VISIBLE_DEVICES is set.

@@ -281,7 +281,7 @@ def _building(place: Path) -> Iterator[bool]:
 
 
 def _wait_for(lock: Callable[[], None]) -> bool:
-    """Not by a lock that waits: whoever holds it may be stopped, and nothing here may hang."""
+    """Not by a lock that waits: its holder may be stopped, and nothing here may hang."""
     deadline = time.monotonic() + BUILD_SECONDS
     while time.monotonic() < deadline:
         try:

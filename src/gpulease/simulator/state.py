@@ -133,7 +133,7 @@ def set_values(directory: Path, assignments: Iterable[str]) -> None:
 
 def occupy(directory: Path, labels: str, memory: int | None, pid: int | None = None, graphics: bool = False) -> Path:
     """Let a process (this one unless told) use `memory` bytes of each device, until it dies."""
-    from gpulease.simulator.labels import check_room, labels_of
+    from gpulease.simulator.keys import check_room, labels_of
 
     pid = os.getpid() if pid is None else pid
     started = start_time(pid)

@@ -75,10 +75,10 @@ CANNOT = {
 }
 # verbs that Slurm's commands do themselves, with the terminal and the signals; and the one that looks at Slurm
 VERBS = {
-    "run": "gpulease.cli.commands.slurm_run",
-    "shell": "gpulease.cli.commands.slurm_shell",
-    "get": "gpulease.cli.commands.slurm_get",
-    "doctor": "gpulease.cli.commands.slurm_doctor",
+    "run": "gpulease.cli.commands.slurm:run",
+    "shell": "gpulease.cli.commands.slurm:shell",
+    "get": "gpulease.cli.commands.slurm:get",
+    "doctor": "gpulease.cli.commands.slurm:doctor",
 }
 
 

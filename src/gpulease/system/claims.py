@@ -1,4 +1,4 @@
-"""Claims: for each device a name that one broker of this machine has at a time, whoever runs it; and who that is.
+"""Claims: for each device a name that one broker of this machine has at a time, of any user; and which broker that is.
 
 A name is that of an abstract Unix socket. The kernel gives it to one process, says who that is, and takes it back
 when nobody has the socket's descriptor any more: nothing is stale, and nobody needs a permission. It belongs to the

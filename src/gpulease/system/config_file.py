@@ -38,7 +38,7 @@ def read_text(path: str, required: bool) -> str | None:
 
 
 def _refuse_untrusted(path: str, seen: os.stat_result) -> None:
-    """Whoever writes the file decides what the broker runs at a job's end."""
+    """The user who writes the file decides what the broker runs at a job's end."""
     of_others = 0o022 if seen.st_uid == 0 else 0o002  # many users have a group of their own
     if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & of_others:
         step = f"Run `chown root {path}; chmod go-w {path}` as root."

@@ -1,4 +1,4 @@
-"""Becoming another command: same pid, same terminal, its own exit code. And ending with whoever started this one."""
+"""Becoming another command: same pid, same terminal, its own exit code. And ending with the parent."""
 
 from __future__ import annotations
 

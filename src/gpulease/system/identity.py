@@ -169,7 +169,7 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
-# These run another command and wait for it: whoever asked is above them. The last is what our own drop-ins call
+# These run another command and wait for it: the one that asked is above them. The last is what our own drop-ins call
 # themselves, which ask by the command line.
 WRAPPERS = frozenset(
     {"timeout", "sudo", "uv", "time", "strace", "doas", "su", "runuser", "setpriv", "env", "nice", "flock"}

@@ -239,7 +239,7 @@ def _memory_version_2(handle: Any) -> Any:
 
 
 def _processes(handle: Any, drawing_wins: bool = False) -> tuple[Process, ...] | None:
-    """Who computes and who draws. Whoever does both computes, unless `drawing_wins`."""
+    """Who computes and who draws. A process that does both computes, unless `drawing_wins`."""
     compute = _running("Compute", handle)
     if compute is None:
         return None

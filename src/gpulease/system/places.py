@@ -2,7 +2,7 @@
 
 A place has two folders. The run folder holds the socket, and a reboot or a logout may empty it. The state folder holds
 what lasts: the database, its lock, the broker's log. A folder is trusted when it is a real directory, not writable
-by others, and belongs to root, to this user, or to whoever runs the shared broker in it.
+by others, and belongs to root, to this user, or to the user who runs the shared broker in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARED = "/tmp/gpulease"
 SOCKET = "socket"
 LOCK = "broker.lock"
 ELSEWHERE = "Make it writable for you, or set XDG_STATE_HOME or GPULEASE_DIR to a folder that is."
-READY = b"1"  # what a broker tells whoever started it
+READY = b"1"  # what a broker tells the process that started it
 LONGEST_SOCKET = 100  # sun_path holds 108 bytes
 SYSTEM_CONFIG = "/etc/gpulease/config.toml"
 INSTALLED = "/etc/gpulease/installed"  # there from `gpulease install --system` to `gpulease uninstall`
@@ -235,7 +235,7 @@ def everybodys(directory: str) -> str | None:
 
 
 def refuse_everybodys(place: Place) -> None:
-    """For whoever found no broker at `place`: one for everybody is not started by a client."""
+    """For a client that found no broker at `place`: one for everybody is not started by a client."""
     kind = everybodys(place.run)
     if kind is not None:
         raise BrokerUnavailable(

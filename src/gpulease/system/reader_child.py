@@ -1,4 +1,4 @@
-"""Reads files that may keep whoever reads them waiting for ever, and names of users. Its parent has the deadline.
+"""Reads files whose reading may never end, and names of users. Its parent has the deadline.
 
 A line for each question: a path, or `uid N`. An answer is four bytes of its length, then the bytes: none where nothing
 is to be read.

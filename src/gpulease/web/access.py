@@ -99,7 +99,7 @@ class Access(NamedTuple):
         return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()[:32]
 
     def may_act(self, viewer: Viewer, origin: str | None, host: str, token: str) -> Refusal | None:
-        """None where it may: a page of ours asked, and whoever sees it meant it."""
+        """None where it may: a page of ours asked, and its user meant it."""
         if not viewer.action_token:
             return Refusal(403, "This page only shows. Start it with --actions, and ask for your own jobs.")
         if origin is None or origin.partition("://")[2] != host:

@@ -108,7 +108,7 @@ def state_word(device: Row, picture: PagePicture) -> str:
 
 
 def _is_idle(device: Row, picture: PagePicture) -> bool:
-    """Since whoever came last has it: what others did before is not theirs. What is not known is not idle."""
+    """Since its present holder has it: what others did before does not count. What is not known is not idle."""
     since = max((lease["since"] for lease in _leases(device, picture)), default=float("inf"))
     rows = [row for row in picture.minutes if row["uuid"] == device["uuid"] and row["time"] >= since]
     held = [one for row in rows for one in row["holders"] if not one["outside"]]

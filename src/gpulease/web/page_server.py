@@ -97,7 +97,7 @@ def headed(response: web.StreamResponse) -> web.StreamResponse:
 
 
 def act(link: BrokerLink, action: str, id: int, viewer: Viewer) -> dict[str, Any]:
-    """Whose job it is is asked first: this process may be root's, and whoever looks is not."""
+    """Whose job it is is asked first: this process may be root's, and the viewer is not."""
     if action not in ACTIONS:
         raise UsageError(f"There is no action {action[:40]!r}.", f"There are: {', '.join(ACTIONS)}.")
     if ask_for_job(link, id)["user"] != viewer.user:

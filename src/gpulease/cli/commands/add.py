@@ -7,8 +7,8 @@ import sys
 import time
 
 from gpulease.api.job_commands import by_shell, job_fields, refuse_unstartable, swept, with_log
+from gpulease.cli.options import add_job, add_request, warn_of_all_gpus
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import add_job, add_request, warn_of_all_gpus
 from gpulease.errors import UsageError
 from gpulease.model.fields import JOB, OWN, as_option, command_words, request_fields
 

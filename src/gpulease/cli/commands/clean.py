@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpulease.cli.commands.jobs import say_done
-from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.options import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
 from gpulease.errors import UsageError
 from gpulease.model.job_selection import DONE, ENDED, GPULIMIT, selection

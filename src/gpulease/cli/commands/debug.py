@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.job_selection import add_choice, filters
+from gpulease.cli.options import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, say
 from gpulease.render.jobs import end_text
 

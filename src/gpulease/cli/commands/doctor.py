@@ -114,7 +114,7 @@ def _simulation() -> Finding:
 
 
 def _library() -> Finding:
-    """Found or not, without loading it: a broken driver can hang whoever loads it."""
+    """Found or not, without loading it: a broken driver can hang a process that loads it."""
     from ctypes.util import find_library
 
     if os.environ.get("GPULEASE_SIMULATION") or os.environ.get("GPULEASE_SIMULATE"):
@@ -312,7 +312,7 @@ def _unwritable(folder: str) -> str | None:
 
 
 def _neighbours() -> Iterator[Finding]:
-    """Whoever holds safe-gpu's lock for long keeps everybody else from a GPU."""
+    """A process that holds safe-gpu's lock for long keeps everybody else from a GPU."""
     import time
 
     from gpulease.broker.neighbours.safe_gpu import SafeGpuLock

@@ -6,9 +6,8 @@ import time
 
 from gpulease.api.job_commands import job_changes
 from gpulease.cli.commands.jobs import say_done
-from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.options import add_choice, add_everybody, add_field, filters, refused
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace
-from gpulease.cli.request_options import add_field
 from gpulease.model.fields import CLEARED, JOB, REQUEST, as_option
 from gpulease.model.job_selection import selection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from gpulease.cli.options import add_wanted
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
-from gpulease.cli.request_options import add_wanted
 from gpulease.errors import UsageError
 from gpulease.model.fields import NAMES
 from gpulease.system import places

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from gpulease.cli.options import acquire_fields, add_request
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json
-from gpulease.cli.request_options import acquire_fields, add_request
 from gpulease.errors import UsageError
 
 TYPE_CHECKING = False
@@ -100,7 +100,7 @@ def _text(arguments: Namespace, granted: Granted) -> str:
         return json.dumps(granted)
     if arguments.export:
         from gpulease.cli.lease_wait import environment_of
-        from gpulease.cli.request_options import export_lines
+        from gpulease.cli.options import export_lines
 
         return export_lines(environment_of(granted, arguments.visible_by))
     return ",".join(device["uuid" if arguments.uuid else "label"] for device in granted["devices"])

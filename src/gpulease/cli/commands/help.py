@@ -18,7 +18,7 @@ examples:
   gpulease help reference/pool      with its folder, if two have this name
   gpulease help add                 the options of a verb
 """
-LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for whoever changes gpulease
+LISTED = ("tutorial", "how-to", "concepts", "reference", "")  # the others are for developers
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from gpulease.cli.argument_parser import TOPICS
     from gpulease.cli.main import ALIASES, VERBS, run_verb
-    from gpulease.cli.suggestions import TOPICS
 
     topic = arguments.topic
     if topic is None:
@@ -66,8 +66,8 @@ def _is_verb(name: str) -> bool:
 
 
 def _unknown(topic: str) -> NotFound:
+    from gpulease.cli.argument_parser import HABITS, near
     from gpulease.cli.main import VERBS
-    from gpulease.cli.suggestions import HABITS, near
 
     known = {page.rpartition("/")[2]: page for page in topics()}
     close = near(topic, [*known, *VERBS])

@@ -67,7 +67,7 @@ def run(arguments: Namespace) -> int:
 
 
 def check_words(arguments: Namespace) -> None:
-    """Refuse what does not go together, and whoever may not do it."""
+    """Refuse options that contradict each other, and users who may not do it."""
     from gpulease.errors import NotPermitted, UsageError
 
     given = {name: getattr(arguments, name, None) for name in ("root", "group", "python")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.options import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json, say
 from gpulease.errors import UsageError
 from gpulease.model.job_selection import ENDED, STATES, ranges
@@ -75,7 +75,7 @@ class Act:
 
 
 def _say_what_waits(done: Done) -> None:
-    """A quota, a paused queue or a device in use keep a job from starting, whoever says that it is to."""
+    """A quota, a paused queue or a device in use keep a job from starting, also with `start`."""
     from gpulease.api.jobs import show
 
     for job in show(*done["ids"][:MAX_NAMED]) if done["ids"] else ():

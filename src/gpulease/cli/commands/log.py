@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpulease.api.log import open_log, tail
-from gpulease.cli.job_selection import add_choice, filters, say_missing, tell_moved
+from gpulease.cli.options import add_choice, filters, say_missing, tell_moved
 from gpulease.cli.parsing import ArgumentParser, Namespace, at_least, clean, say
 from gpulease.client.subscriptions import Subscription
 from gpulease.errors import GpuleaseError, NotFound, UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.job_selection import MAX_COUNTED, add_choice, filters
+from gpulease.cli.options import MAX_COUNTED, add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_hosts, add_json, add_watch, at_least, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.model.job_selection import ENDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulease.cli.job_selection import add_whose, whose
+from gpulease.cli.options import add_whose, whose
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_last
 
 EXAMPLES = """\

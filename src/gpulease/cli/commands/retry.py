@@ -8,7 +8,7 @@ from gpulease.api.job_commands import job_changes
 from gpulease.cli.commands.add import named_variables, tell_left_out
 from gpulease.cli.commands.edit import add_changes, changes_given
 from gpulease.cli.commands.jobs import say_done
-from gpulease.cli.job_selection import add_choice, add_everybody, filters, refused
+from gpulease.cli.options import add_choice, add_everybody, filters, refused
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, print_json
 from gpulease.errors import UsageError
 from gpulease.model.fields import JOB, REQUEST, as_option

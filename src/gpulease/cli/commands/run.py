@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpulease.cli.options import acquire_fields, add_of_job, add_request, enter_folder
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command
-from gpulease.cli.request_options import acquire_fields, add_of_job, add_request, enter_folder
 from gpulease.errors import UsageError
 
 EXAMPLES = """\
@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.command:
         raise UsageError("No command was given.", "Write it behind `--`, as in `gpulease run -- python train.py`.")
     from gpulease.cli.lease_wait import environment_of, wait_for
-    from gpulease.cli.request_options import warn_of_all_gpus
+    from gpulease.cli.options import warn_of_all_gpus
     from gpulease.system.execution import become, check_command
 
     enter_folder(arguments.cwd)

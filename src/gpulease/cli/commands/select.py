@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from gpulease.cli.options import add_of_job
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_command, add_json, print_json
-from gpulease.cli.request_options import add_of_job
 from gpulease.errors import GpuleaseError, UsageError
 from gpulease.model.device_selection import ORDERS
 from gpulease.model.values import Device
@@ -101,7 +101,7 @@ def _print(arguments: Namespace, chosen: tuple[Device, ...], shown: dict[str, st
         fields = ("index", "label", "uuid", "name")
         print_json({"devices": [{field: getattr(device, field) for field in fields} for device in chosen]})
     elif arguments.export:
-        from gpulease.cli.request_options import export_lines
+        from gpulease.cli.options import export_lines
 
         print(export_lines(shown))
     else:

@@ -6,7 +6,7 @@ import sys
 import time
 
 from gpulease.api.log import shown_line, tail
-from gpulease.cli.job_selection import add_choice, filters, say_missing
+from gpulease.cli.options import add_choice, filters, say_missing
 from gpulease.cli.parsing import Any, ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.render.jobs import facts
 

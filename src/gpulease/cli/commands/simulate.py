@@ -68,7 +68,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not state.is_number(text) or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text[:SHOWN]!r} is no number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text[:SHOWN]!r} is not a number of GPUs")
     return int(text)
 
 
@@ -102,7 +102,7 @@ def _refuse_unknown(word: str) -> None:
 
 
 def _run_machine(arguments: Namespace) -> int:
-    from gpulease.cli.foreground import run_child, signals_held
+    from gpulease.cli.commands.shell import run_child, signals_held
     from gpulease.simulator.folder import broker_folder, temporary_folder
 
     with signals_held() as mask, temporary_folder() as directory, broker_folder(directory) as broker:
@@ -127,7 +127,7 @@ def _prepare(directory: Path, broker: Path, arguments: Namespace) -> dict[str, s
 
 
 def _shell(arguments: Namespace) -> tuple[list[str], dict[str, str]]:
-    from gpulease.cli.foreground import marked_shell
+    from gpulease.cli.commands.shell import marked_shell
 
     print(f"SIMULATED: {arguments.gpus} GPUs ({arguments.profile}). Leave with `exit`.", file=sys.stderr)
     return marked_shell(f"simulated {arguments.gpus}", os.environ)
@@ -229,7 +229,7 @@ def _use_parser() -> VerbParser:
 
 def _where_the_command_begins(words: list[str], is_marked: bool) -> int:
     """At the second word that is no option; where no `--` marks it, at the first that can be no device."""
-    from gpulease.simulator.labels import looks_like_devices
+    from gpulease.simulator.keys import looks_like_devices
 
     seen_devices = is_value = False
     for place, word in enumerate(words):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from gpulease.cli.job_selection import add_choice, filters
+from gpulease.cli.options import add_choice, filters
 from gpulease.cli.parsing import ArgumentParser, Namespace, add_json, clean, print_json
 from gpulease.errors import NotFound
 from gpulease.model.job_selection import selection
@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_moved(ids: list[str], *since: float) -> None:
-    from gpulease.cli.job_selection import tell_moved
+    from gpulease.cli.options import tell_moved
 
     tell_moved("wait", ids, *since)
 

@@ -25,7 +25,7 @@ class File(NamedTuple):
     path: str
     content: str | None  # None: a folder
     mode: int = 0o644
-    owner: str | None = "root"  # None: whoever installs it
+    owner: str | None = "root"  # None: the user who installs it
     data: bool = False  # a folder with what users made; only a purge removes it
     settings: bool = False  # where it was edited, the new version is written beside it
 

@@ -172,7 +172,7 @@ def how_to_start(arguments: Namespace, then: list[str]) -> str:
 
 
 def show(arguments: Namespace, target: Target, changes: list[Change], account: str | None, then: list[str]) -> bool:
-    """As JSON, or for people: then whoever calls may have more to say."""
+    """As JSON, or for people: then the caller may have more to say."""
     if arguments.json:
         files = [{"path": target.path(change.file), **_about(change)} for change in changes]
         print_json({"dry_run": arguments.dry_run, "account": account, "files": files, "next": then}, 2)

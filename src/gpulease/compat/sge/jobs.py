@@ -6,17 +6,49 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpulease.compat.sge import folders
 from gpulease.errors import PoolBroken, PoolClosed
 
 if TYPE_CHECKING:
     from gpulease.compat.sge.master import Agent
+
+FOLDERS = ("log", "agent_pool", "job_pool", "result_pool", "data")
+
+
+def make_folders(base: str) -> None:
+    for name in FOLDERS:
+        os.makedirs(os.path.join(base, name), exist_ok=True)
+
+
+def pool_name(base: str, agent: str) -> str:
+    """One for each base folder and agent, from wherever it is asked."""
+    return f"sge-{hashlib.sha256(os.path.realpath(base).encode()).hexdigest()[:8]}-{agent}"
+
+
+def agent_file(base: str, agent: str) -> Path:
+    """There while the agent lives; empty while it has nothing to do."""
+    return Path(base, "agent_pool", f"{agent}.POOL")
+
+
+def job_file(base: str, agent: str) -> Path:
+    return Path(base, "job_pool", f"{agent}.npz")
+
+
+def result_file(base: str, job: str) -> Path:
+    return Path(base, "result_pool", f"{job}.npz")
+
+
+def agents_in(base: str) -> list[str]:
+    """In the order of their GPUs."""
+    found = [path.stem for path in Path(base, "agent_pool").glob("*.POOL")]
+    return sorted(found, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
 
 
 class Loaded(dict[str, Any]):
@@ -77,7 +109,7 @@ class Job:
     def deploy(self, sge_job_id: str, base_path: str) -> bool:
         """Write the data where the agent finds them."""
         data = self.data if isinstance(self.data, Mapping) else {"data": self.data}
-        save(folders.job_file(base_path, sge_job_id), {**data, "name": self.name})
+        save(job_file(base_path, sge_job_id), {**data, "name": self.name})
         self.sge_job_id = sge_job_id
         return True
 
@@ -88,7 +120,7 @@ class Job:
                 return False
             self.result, self.is_cuda = self.future.result()
             return True
-        path = folders.result_file(base_path, self.name)
+        path = result_file(base_path, self.name)
         if not path.exists():
             return False
         self.result = load(path, allow_pickle=True)["result"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from gpulease.compat.sge import folders, jobs
+from gpulease.compat.sge import jobs
 from gpulease.compat.sge.jobs import Call, Job, JobPool, as_job
 from gpulease.compat.sge.task import run_job
 from gpulease.errors import NotFound
@@ -30,7 +30,7 @@ class Agent:
         self.sge_job_id: str = str(kwargs["sge_job_id"])
         self.base_path: str = kwargs["base_path"]
         self.shared_data_path: str | None = kwargs.get("shared_data_path")
-        self._pool_name = folders.pool_name(self.base_path, self.sge_job_id)
+        self._pool_name = jobs.pool_name(self.base_path, self.sge_job_id)
         self._pool = Pool.connect(self._pool_name, shared=kwargs.get("shared") or load_shared(self.shared_data_path))
         self._future: Future[Any] | None = None
 
@@ -116,7 +116,7 @@ class Master:
 
     def _check_agents(self, shared: Any) -> None:
         """Those whose file is there and whose pool answers."""
-        there = folders.agents(self.base_path)
+        there = jobs.agents_in(self.base_path)
         for name in [*self.known_agents, *there]:
             agent = self.known_agents.get(name)
             if agent is None:
@@ -133,7 +133,7 @@ class Master:
             )
             self.logger.info(f"New agent id = {name} found!")
         except NotFound:  # it was killed, and left its file
-            folders.agent_file(self.base_path, name).unlink(missing_ok=True)
+            jobs.agent_file(self.base_path, name).unlink(missing_ok=True)
 
     def _assign(self, pool: JobPool) -> None:
         for agent in self.available_agents:

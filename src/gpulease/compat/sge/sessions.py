@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpulease.api.status import status
-from gpulease.compat.sge import folders
+from gpulease.compat.sge import jobs
 from gpulease.compat.sge.task import AGENT, BASE, VISIBLE
 from gpulease.errors import GpuleaseError, NotFound, UsageError
 from gpulease.pool import places
@@ -30,7 +30,7 @@ def session(words: list[str]) -> int:
     try:
         serve(checked_options(name, init=INIT, **request))
     finally:
-        folders.agent_file(base, str(agent)).unlink(missing_ok=True)
+        jobs.agent_file(base, str(agent)).unlink(missing_ok=True)
     return 0
 
 
@@ -72,11 +72,11 @@ def _seen(last: int) -> list[Any]:
 
 def _prepare(agent: int, base: str, seen: list[Any]) -> tuple[str, dict[str, Any]]:
     """The folders, and the environment that the agent's worker reads; the pool's name and the lease's request."""
-    folders.make(base)
+    jobs.make_folders(base)
     os.environ |= {AGENT: str(agent), BASE: os.path.abspath(base)}
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         os.environ[VISIBLE] = os.environ["CUDA_VISIBLE_DEVICES"]
-    return folders.pool_name(base, str(agent)), {"devices": seen[agent]["uuid"], "note": f"sge agent {agent}"}
+    return jobs.pool_name(base, str(agent)), {"devices": seen[agent]["uuid"], "note": f"sge agent {agent}"}
 
 
 def main(action: Callable[[list[str]], int]) -> int:

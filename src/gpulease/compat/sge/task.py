@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpulease.compat.sge import folders, jobs
+from gpulease.compat.sge import jobs
 from gpulease.pool.context import worker
 
 AGENT, BASE, VISIBLE = "SGE_AGENT", "SGE_BASE", "SGE_VISIBLE_DEVICES"  # how an agent's process is told of itself
@@ -31,7 +31,7 @@ def load() -> AgentState:
     _log_to(os.path.join(base, "log", f"{agent}.log"))
     from expensive_task import expensive_task  # type: ignore[import-not-found]  # the user's own
 
-    file = folders.agent_file(base, agent)
+    file = jobs.agent_file(base, agent)
     file.write_text("")
     atexit.register(file.unlink, missing_ok=True)
     return AgentState(agent, base, expensive_task)
@@ -60,7 +60,7 @@ def _log_to(path: str) -> None:
 def run_job(name: str, data: Any, deployed: bool, keep: bool, shared_data_path: str | None) -> tuple[Any, bool | None]:
     """`deployed`: the data are in the agent's file. `keep`: the result goes into a file too."""
     state: AgentState = worker().state
-    file = folders.agent_file(state.base, state.agent)
+    file = jobs.agent_file(state.base, state.agent)
     file.write_text(shared_data_path or "busy")
     try:
         logging.info(f"Receiving job {name}...")
@@ -70,14 +70,14 @@ def run_job(name: str, data: Any, deployed: bool, keep: bool, shared_data_path: 
         logging.info(f"Agent {state.agent} completed task - (GPU:{is_cuda}).")
         if keep:
             values = data if isinstance(data, Mapping) else {"data": data}
-            jobs.save(folders.result_file(state.base, name), {**values, "name": name, "result": result})
+            jobs.save(jobs.result_file(state.base, name), {**values, "name": name, "result": result})
         return result, is_cuda
     finally:
         file.write_text("")
 
 
 def _take_deployed(state: AgentState) -> dict[str, Any]:
-    file = folders.job_file(state.base, state.agent)
+    file = jobs.job_file(state.base, state.agent)
     loaded = jobs.load(file, allow_pickle=True)
     file.unlink()
     return {name: value for name, value in loaded.items() if name != "name"}

@@ -1,6 +1,6 @@
 """Keeps workers alive: starts them, hears from them, replaces the ones that die, and gives up on what never works.
 
-All of it runs in the reactor's thread. Not for: items. Whoever owns the crew hears of workers that are ready or gone.
+All of it runs in the reactor's thread. Not for: items. The owner of the group is called when workers are ready or gone.
 
 To grow, one worker more than is ready stands in the machine's one line, behind everybody else; what it is granted was
 idle.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
-class CrewOwner:
+class WorkerGroupOwner:
     """Who hears of the workers."""
 
     def worker_ready(self, slot: WorkerSlot) -> None: ...
@@ -55,17 +55,17 @@ class CrewOwner:
     def crew_gone(self) -> None: ...
 
 
-class Crew(Source):
+class WorkerGroup(Source):
     def __init__(
-        self, reactor: Reactor, log: Log, owner: CrewOwner, plan: PoolPlan, engine: Engine | None = None
+        self, reactor: Reactor, log: Log, owner: WorkerGroupOwner, plan: PoolPlan, engine: Engine | None = None
     ) -> None:
-        """`engine`: where the work is seen that the workers do, so that an elastic crew can follow it."""
+        """`engine`: where the work is seen that the workers do, so that an elastic group can follow it."""
         self.slots: list[WorkerSlot] = []
         self._reactor, self._log, self._owner = reactor, log, owner
         self._setup, self._memory = make_setup(plan)
         self._plan = plan._replace(shared=None)  # the copy in shared memory is the one that is kept
         self._elastic = Elastic(self, plan, engine) if plan.elastic else None
-        self._watch = BrokerWatch(reactor, self, self._elastic.heard if self._elastic else None)
+        self._watch = BrokerWatch(reactor, self, self._elastic.on_line if self._elastic else None)
         self._waiting = WaitingWorkers(plan.quiet)
         self._stopping = self._gone = False
         self._given_up: set[WorkerSlot] = set()
@@ -286,8 +286,8 @@ def nested_devices(plan: PoolPlan) -> list[dict[str, Any]]:
 class Elastic:
     """`engine` is None for a named pool, which does not see what programs do: it keeps warm whatever is idle."""
 
-    def __init__(self, crew: Crew, plan: PoolPlan, engine: Engine | None) -> None:
-        self._crew, self._engine = crew, engine
+    def __init__(self, group: WorkerGroup, plan: PoolPlan, engine: Engine | None) -> None:
+        self._group, self._engine = group, engine
         self._each: int = plan.request["gpus"]
         self._priority: int = plan.request["priority"]
         self._given: dict[str, int] = {}  # request in the line -> GPUs that were let go for it, once
@@ -296,16 +296,16 @@ class Elastic:
 
     def grow(self) -> None:
         """After a worker became ready, new work came, or nobody waits any more: one more into the line."""
-        starting = any(slot.state == STARTING for slot in self._crew.slots)
+        starting = any(slot.state == STARTING for slot in self._group.slots)
         if starting or (self._engine is not None and not self._engine.pending()):
             return
-        empty = next((slot for slot in self._crew.slots if slot.state == EMPTY and not slot.renewing), None)
+        empty = next((slot for slot in self._group.slots if slot.state == EMPTY and not slot.renewing), None)
         if empty is not None:
-            self._crew.fill(empty)
+            self._group.fill(empty)
         else:
-            self._crew.add()
+            self._group.add()
 
-    def heard(self, line: dict[str, Any]) -> None:
+    def on_line(self, line: dict[str, Any]) -> None:
         """Who stands ahead of ours in the line: for each of them workers are let go, once."""
         before = self._given
         self._given = {id: row["gpus"] for id, row in line.items() if row["priority"] < self._priority}
@@ -317,13 +317,13 @@ class Elastic:
 
     def _let_go(self, count: int) -> None:
         """Retire workers, idle ones first; the last one stays, so that the work goes on."""
-        for slot in self._crew.slots:
+        for slot in self._group.slots:
             if slot.state == STARTING:
                 slot.stop()
-        ready = [slot for slot in self._crew.slots if slot.state == READY]
+        ready = [slot for slot in self._group.slots if slot.state == READY]
         ready.sort(key=self._load)
         for slot in ready[: min(count, len(ready) - 1)]:
-            self._crew.retire(slot)
+            self._group.retire(slot)
 
     def _load(self, slot: WorkerSlot) -> int:
         links = [] if self._engine is None else self._engine.links
@@ -335,10 +335,10 @@ LISTEN = 0.2  # seconds after which the thread sees whether it is still wanted
 
 
 class BrokerWatch:
-    """Subscribed at the broker of the crew's leases, as soon as it has one."""
+    """Subscribed at the broker of the group's leases, as soon as it has one."""
 
-    def __init__(self, reactor: Reactor, crew: Crew, on_line: Callable[[dict[str, Any]], None] | None) -> None:
-        self._reactor, self._crew, self._on_line = reactor, crew, on_line
+    def __init__(self, reactor: Reactor, group: WorkerGroup, on_line: Callable[[dict[str, Any]], None] | None) -> None:
+        self._reactor, self._group, self._on_line = reactor, group, on_line
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpulease-pool-watch", daemon=True)
 
@@ -353,7 +353,7 @@ class BrokerWatch:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            held = next((slot for slot in list(self._crew.slots) if slot.lease is not None), None)
+            held = next((slot for slot in list(self._group.slots) if slot.lease is not None), None)
             if held is None:
                 self._ended.wait(LISTEN)
                 continue
@@ -379,12 +379,12 @@ class BrokerWatch:
         """A lease that was ended from outside: its worker's GPU may be somebody else's now."""
         from gpulease.client.connection import ask
 
-        for slot in list(self._crew.slots):
+        for slot in list(self._group.slots):
             lease = slot.lease
             if lease is None or lease in leases or slot.state not in (READY, STARTING):
                 continue
             if not ask("taken", at=slot.broker, id=lease)["taken"]:  # else it is so new that nobody was told yet
-                self._reactor.call(partial(self._crew.renew, slot, lease))
+                self._reactor.call(partial(self._group.renew, slot, lease))
 
 
 # -------------------------------------------------------------------- while all wait
@@ -396,8 +396,8 @@ class WaitingWorkers:
         self._told: dict[WorkerSlot, StillWaiting] = {}
         self._waiting: WaitNotice | None = None
 
-    def waits(self, slot: WorkerSlot, subscription: StillWaiting, crew: Iterable[WorkerSlot]) -> None:
-        if any(other.lease for other in crew):
+    def waits(self, slot: WorkerSlot, subscription: StillWaiting, group: Iterable[WorkerSlot]) -> None:
+        if any(other.lease for other in group):
             return  # the work goes on
         self._waiting = self._waiting or WaitNotice(self._quiet)
         self._told[slot] = subscription
