@@ -219,7 +219,7 @@ def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
     if others:
         raise NotPermitted(
             f"{others[-1].user} waits before job {job.id}, and you may pass your own jobs only.",
-            "Move it behind them, or ask whoever runs the broker.",
+            "Move it behind them, or ask the broker's administrator.",
         )
 
 

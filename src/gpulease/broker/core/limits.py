@@ -36,7 +36,7 @@ def log_limit_of(state: State, job: Job, groups: Sequence[str]) -> int | None:
 def refused(reason: Reason, next_step: str) -> GpuleaseError:
     """The error for a request that can never be granted."""
     if reason.code == OVER_LIMIT:
-        return NotPermitted(reason.sentence, "Ask for less; whoever runs the broker can change the limit.")
+        return NotPermitted(reason.sentence, "Ask for less; the broker's administrator can change the limit.")
     return NotEnoughDevices(reason.sentence, next_step)
 
 
@@ -104,7 +104,7 @@ def check_jobs(limit: Limit, there: int, more: int) -> None:
 def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Request:
     request = resolve(read_request(fields, 0), list(turn.state.devices.by_uuid.values()))
     if not request.gpus and not turn.state.slots:
-        raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")
+        raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask the broker's administrator.")
     groups = turn.world.groups_of(user.uid)
     check_request(allowance(turn.state, user.user, groups), request)
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")

@@ -169,7 +169,7 @@ def recover(turn: Turn, job: Job) -> None:
     """A job that ran when the last broker ended: it runs on, or ended meanwhile, or never began."""
     lease = turn.state.requests.leases.get(job.planner_id)
     if lease is None or lease.owner.boot_id != turn.state.about.boot_id:
-        _lost(turn, job, "the machine was started anew")
+        _lost(turn, job, "the machine was restarted")
     else:
         advance(turn, job.id, "recover" if job.ending is None else "recover-to-end")
 

@@ -350,7 +350,7 @@ class SqliteStore:
         if 0 < present < min(steps):
             raise StateError(
                 f"The state in {self._path!r} was written before gpulease 0.1.0 (version {present}).",
-                "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
+                "Move the file away, and the next broker starts empty: no lease, no queue. End first what still runs.",
             )
         database_file.upgrade(self._database, present)
 
@@ -364,7 +364,7 @@ class SqliteStore:
     def damaged(self, why: str) -> StateError:
         return StateError(
             f"The state in {self._path!r} is damaged: {why}.",
-            "Move the file away, and the next broker begins anew: no lease, no queue. End first what still runs.",
+            "Move the file away, and the next broker starts empty: no lease, no queue. End first what still runs.",
         )
 
 
