@@ -81,7 +81,7 @@ def test_after_a_reboot_what_ran_is_lost_and_with_retry_runs_again(queue: QueueS
     queue.ensure_broker()
     found = queue.end(lost, again, behind)
     assert [(job["state"], job["tries"]) for job in found] == [("lost", 1), ("complete", 2), ("complete", 1)]
-    assert "started anew" in found[0]["why"]
+    assert "rebooted" in found[0]["why"]
 
 
 def test_a_broker_killed_before_it_started_anything_starts_it_now_and_counts_one_try(queue: QueueSite) -> None:

@@ -36,7 +36,7 @@ def log_limit_of(state: State, job: Job, groups: Sequence[str]) -> int | None:
 def refused(reason: Reason, next_step: str) -> GpuleaseError:
     """The error for a request that can never be granted."""
     if reason.code == OVER_LIMIT:
-        return NotPermitted(reason.sentence, "Ask for less; whoever runs the broker can change the limit.")
+        return NotPermitted(reason.sentence, "Ask for less, or ask the user who runs the broker to raise the limit.")
     return NotEnoughDevices(reason.sentence, next_step)
 
 
@@ -96,7 +96,7 @@ def time_limit(limit: Limit, given: float | None) -> float | None:
 def check_jobs(limit: Limit, there: int, more: int) -> None:
     if limit.jobs is not None and there + more > limit.jobs:
         raise TooMuch(
-            f"User {limit.name} may have {limit.jobs} jobs that are not over; {there} are there, and {more} more came.",
+            f"User {limit.name} may have {limit.jobs} unfinished jobs; it has {there}, and asks for {more} more.",
             "Queue fewer." if more > limit.jobs else "Let some of them end first.",
         )
 
@@ -104,7 +104,7 @@ def check_jobs(limit: Limit, there: int, more: int) -> None:
 def request_of(turn: Turn, user: Peer | Job, fields: Fields, hold: bool) -> Request:
     request = resolve(read_request(fields, 0), list(turn.state.devices.by_uuid.values()))
     if not request.gpus and not turn.state.slots:
-        raise NotPermitted("Jobs without a GPU are not run here: cpu-jobs is 0.", "Ask whoever runs the broker.")
+        raise NotPermitted("This broker runs no jobs without a GPU: cpu-jobs is 0.", "Ask the user who runs it.")
     groups = turn.world.groups_of(user.uid)
     check_request(allowance(turn.state, user.user, groups), request)
     probe = Waiting("probe", request._replace(not_before=None), user.user, user.uid, 0.0, groups, "job")

@@ -73,7 +73,7 @@ def _load_leases(turn: Turn) -> None:
             turn.alarm(UNCLAIMED, "unclaimed", lease.id)
     for lease in list(state.requests.leases.values()):
         if lease.kind != "job" and lease.owner.pid is not None and lease.owner.boot_id != state.about.boot_id:
-            leases.end(turn, lease, "the machine was started anew", cut=True)
+            leases.end(turn, lease, "the machine was rebooted", cut=True)
 
 
 def _load_line(turn: Turn) -> None:
