@@ -111,5 +111,5 @@ def test_a_number_too_small_for_bytes_and_an_empty_list_of_devices_are_refused()
 
 def test_errors_of_a_request_name_the_argument() -> None:
     for field, argument in {"gpus": "gpus", "memory": "mem", "not_before": "at", "min_memory": "min_memory"}.items():
-        with pytest.raises(UsageError, match=f"The value of {argument} is not right"):
+        with pytest.raises(UsageError, match=f"Invalid value for {argument}"):
             read_request({field: "x"})

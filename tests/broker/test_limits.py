@@ -48,7 +48,7 @@ def test_a_limit_of_a_priority_that_is_no_number_is_refused_and_everything_goes_
 def test_jobs_that_are_not_over_are_counted_by_user_through_restarts(queue: QueueSite) -> None:
     limit(queue, "user:*:jobs=3")
     ids = queue.submit_all([["true"]] * 2, hold=True)
-    with pytest.raises(TooMuch, match="may have 3 jobs that are not over; 2 are there, and 2 more came"):
+    with pytest.raises(TooMuch, match="may have 3 unfinished jobs; it has 2, and asks for 2 more"):
         queue.submit_all([["true"]] * 2)
     queue.submit("true", hold=True)
     queue.restart()

@@ -43,7 +43,7 @@ def test_jobs_join_one_another_by_what_they_were_seen_to_use(one: QueueSite) -> 
     for job in jobs[:3]:  # 72 of 80 G
         one.until(job, "running")
     last = wait_until(lambda: row if "24G" in (row := one.job(jobs[3]))["why_waiting"] else None)
-    assert "as was seen of its like" in last["why_waiting"]
+    assert "as similar jobs used" in last["why_waiting"]
     assert (last["packed"], one.job(jobs[0])["packed"]) == ("seen 24.0G", "seen 24.0G")
     assert "packed       seen 24.0G" in one.run("show", str(jobs[1])).stdout
     assert "[packed: seen 24.0G]" in one.run("ls").stdout

@@ -124,7 +124,7 @@ def test_one_that_comes_after_a_failed_job_runs_again_only_with_that(queue: Queu
     done = queue.run(again, str(second))
     assert done.returncode == 1
     assert f"Job {second} is to come after failed job {first}" in done.stderr
-    assert "Retry what they come after too" in done.stderr
+    assert "Retry the jobs that they come after too" in done.stderr
     assert f"{second} to come after failed job {first}" in queue.run(again, f"{second},{third}").stderr
     assert queue.job(second)["state"] == queue.job(third)["state"] == "killed"
     (queue.folder / "go").touch()

@@ -44,7 +44,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (1, "cannot be resumed", ["resume", "1"]),
     (1, "cannot be started", ["start", "1"]),
     (1, "cannot be edited", ["edit", "1", "--priority", "1"]),
-    (1, "no place in the line", ["move", "1"]),
+    (1, "no place in the queue", ["move", "1"]),
     (1, "No such job", ["move", "77"]),
     (2, "Nothing to change", ["edit", "1"]),
     (1, "No such job", ["log", "99"]),

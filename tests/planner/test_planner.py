@@ -143,7 +143,7 @@ def test_a_limit_of_leases_holds_for_those_who_came_before_too() -> None:
 
 def test_whoever_waits_for_fewer_neighbours_is_told_so_and_not_of_memory() -> None:
     done = decide(devices(1), [waiting("r", Request(memory=G, max_leases=0))], (lease("s", "0", memory=G),))
-    assert done.reason("r").sentence.startswith("It wants 1G of one device; on device 0 no more leases may come")
+    assert done.reason("r").sentence.startswith("It wants 1G of one device; on device 0 no more leases are allowed")
 
 
 def test_the_first_name_that_fits_is_taken() -> None:

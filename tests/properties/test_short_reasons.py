@@ -95,7 +95,7 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
         (
             Reason("busy", {**SIZED, "free": 9 << 30, "crowded": ("0", "3"), "matching": 8, "seconds": None}),
             "GPU 0 +1 has its leases",
-            "It wants 6G of one device; on device 0, 3 no more leases may come.",
+            "It wants 6G of one device; on device 0, 3 no more leases are allowed.",
         ),
         (Reason("quota", USER), "quota gpus=2", "The limit of 2 GPUs for user ada is reached: 1.5 in use."),
         (
@@ -121,12 +121,12 @@ def test_a_short_form_fits_and_says_something(reason: Reason) -> None:
         (
             Reason("held", {**WHOLE, "holders": ("L18", "L20"), "doubted": None}),
             "kept for L18 +1",
-            "It wants 4 devices of one host; what is free is held for L18, L20.",
+            "It wants 4 devices of one host; free devices are held for L18, L20.",
         ),
         (
             Reason("holding", {"devices": ("0", "1"), "seconds": None}),
             "next, GPU 0 +1 kept",
-            "Devices 0, 1 are held for it as they fall free.",
+            "Devices 0, 1 are held for it as they become free.",
         ),
         (
             Reason("unavailable", {**WHOLE, "out_of_reach": ("0 (outside)",)}),

@@ -54,7 +54,7 @@ def test_names_that_are_no_utf_8_go_through() -> None:
 def test_a_wrong_value_is_named_by_its_place(message: dict[str, Any], at: str) -> None:
     with pytest.raises(UsageError) as refused:
         check(said(**message))
-    assert f"The value of {at!r} is not right" in refused.value.what
+    assert f"Invalid value for {at!r}" in refused.value.what
     assert refused.value.next_step
 
 

@@ -102,7 +102,7 @@ def _prepare(
         server = Server(home, store, deadline, config, launching, network is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as trouble:
         traceback.print_exc()
-        raise store.damaged(f"this version can make nothing of it ({trouble!r})") from None
+        raise store.damaged(f"this version cannot read it ({trouble!r})") from None
     server.maintenance_interval = every
     listen_to_signals(server)
     where = f"{place.state}, which is on {network}: each commit is forced there" if network else place.state

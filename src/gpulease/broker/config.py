@@ -107,7 +107,7 @@ def _limit(scope: str, name: str, amounts: dict[str, Any]) -> str:
 def _table(keys: tuple[str, ...], value: object) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise _At(keys, ConfigError(f"{keys[-1]} is no table.", 'Write [limits.user."*"] or [limits.group.NAME].'))
+    raise _At(keys, ConfigError(f"{keys[-1]} is not a table.", 'Write [limits.user."*"] or [limits.group.NAME].'))
 
 
 def _written(name: str, value: object) -> str:

@@ -66,7 +66,7 @@ class Home:
                     if "serving" not in trouble.fields:
                         raise
                 if time.monotonic() > until:
-                    what = f"The broker in {self.place.run!r} was told to stop and did not end."
+                    what = f"The broker in {self.place.run!r} was asked to stop and did not end."
                     raise BrokerUnavailable(what, "If it hangs, kill it.")
                 _stop(self.place)
                 time.sleep(0.02)

@@ -58,7 +58,7 @@ def read_event(message: Message) -> Event:
     kind, fields = message.get("event"), message.get("fields")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None or not isinstance(fields, list) or len(fields) != len(shape[1]):
-        raise ProtocolError("An agent said what makes no sense.")
+        raise ProtocolError("An agent sent an invalid message.")
     make, checks = shape
     event: Event = make(*(check(value) for check, value in zip(checks, fields, strict=True)))
     return event
@@ -78,7 +78,7 @@ def _number(value: object) -> int:
 
 def _pid(value: object) -> int:
     if _number(value) <= 1:
-        raise ProtocolError("An agent named a process that is no job's.")
+        raise ProtocolError("An agent named a process that does not belong to a job.")
     return _number(value)
 
 

@@ -264,7 +264,7 @@ def _not_enough(rules: Rules, devices: Sequence[Device], excluded: dict[str, str
     fewer = "Ask for fewer, or relax" if matched else "Relax"
     next_step = f"{fewer} a filter; `gpulease status` shows every device."
     if any(why.endswith("(unknown)") for why in by_rule):
-        next_step = "What the driver does not tell passes no limit; leave that rule out: any, or None."
+        next_step = "A value that the driver does not report passes no limit; leave that rule out: any, or None."
     if rules.models and len(by_rule.get(_models(rules), ())) == len(devices) > 0:
         next_step = f"The models here are: {', '.join(sorted({device.name for device in devices}))}."
     if rules.gpus > len(devices) == matched > 0:

@@ -166,7 +166,7 @@ def command(words: Sequence[str]) -> tuple[str, ...]:
     """A command as it is kept."""
     wrong = wrong_with(words)
     if wrong is not None:
-        raise UsageError(f"The command {wrong}.", "No program can be started so; put long text into a file.")
+        raise UsageError(f"The command {wrong}.", "No program can start with it; put long text into a file.")
     return tuple(words)
 
 
@@ -199,7 +199,7 @@ class Kind:
     def check(self, value: Any, said: str) -> Any:
         """The value as it is kept. Clients and broker both ask: the broker trusts nobody."""
         if not self.fits(value):
-            raise UsageError(f"The value of {said} is not right.", self.hint)
+            raise UsageError(f"Invalid value for {said}.", self.hint)
         return value if self.keep is None else self.keep(value)
 
 

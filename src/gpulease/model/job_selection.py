@@ -126,7 +126,7 @@ def _tasks(word: str) -> tuple[int, int, int]:
     parts = (array, first, last if dash else first)
     if all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts) and int(parts[1]) <= int(parts[2]):
         return int(parts[0]), int(parts[1]), int(parts[2])
-    raise UsageError(f"{word[:40]!r} is no job id and no range.", FORM)
+    raise UsageError(f"{word[:40]!r} is not a job id or a range.", FORM)
 
 
 def _listed(jobs: Any) -> list[Any]:
@@ -157,7 +157,7 @@ def _range(word: str, words: int = 1) -> tuple[int, int]:
         pair = int(first), int(last) if dash else int(first)
         if pair[0] <= pair[1]:
             return pair
-    raise UsageError(f"{word[:40]!r} is no job id and no range.", FORM)
+    raise UsageError(f"{word[:40]!r} is not a job id or a range.", FORM)
 
 
 def named(error: NotFound, select: Selection) -> NotFound:

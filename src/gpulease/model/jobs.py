@@ -155,7 +155,7 @@ def read(stored: dict[str, Any]) -> Job:
         return _read(stored)
     except (TypeError, ValueError, KeyError, AttributeError) as trouble:
         raise StateError(
-            f"What the state has of job {str(stored.get('id'))[:20]} is damaged: {in_words(trouble)}.",
+            f"The state of job {str(stored.get('id'))[:20]} is damaged: {in_words(trouble)}.",
             "Remove it with `gpulease rm`; if that fails too, move the state away: `gpulease doctor` says where it is.",
         ) from None
 

@@ -17,7 +17,7 @@ EVENTS = {
     "failed": "a job failed, was lost, could not start, or was ended by somebody else or by its time limit",
     "out-of-memory": "a job ran out of GPU memory",
     "lease-ending": "a timed lease or a reservation is about to end, or somebody else ended a lease",
-    "gpu-broken": "the driver lost a GPU of yours; those who run the broker are told of every GPU",
+    "gpu-broken": "the driver lost a GPU of yours; the user who runs the broker hears of every GPU",
     "gpu-used": "somebody else uses a GPU of yours, without a lease",
 }
 OF_JOBS = ("turn", "ended", "failed", "out-of-memory", "gpu-broken", "gpu-used")

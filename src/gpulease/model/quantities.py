@@ -88,7 +88,7 @@ def parse_moment(text: str, now: float) -> float:
         today = time.localtime(now)
         moment = _local((*today[:3], parsed.tm_hour, parsed.tm_min), text)
         return moment if moment > now else _local((*today[:2], today[2] + 1, *parsed[3:5]), text)
-    raise UsageError(f"{text[:40]!r} is no time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.")
+    raise UsageError(f"{text[:40]!r} is not a time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.")
 
 
 def _local(parts: tuple[int, ...], text: str) -> float:
@@ -98,7 +98,7 @@ def _local(parts: tuple[int, ...], text: str) -> float:
     try:
         return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
     except (OverflowError, ValueError):
-        raise UsageError(f"{text[:40]!r} is no time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.") from None
+        raise UsageError(f"{text[:40]!r} is not a time.", "Write 22:30, 2026-12-24T22:30 or 'in 2h'.") from None
 
 
 def format_bytes(value: int | None) -> str:

@@ -48,19 +48,25 @@ def _check_amounts(request: Request, least: int) -> None:
         without = " Only `gpulease add` takes 0: a job without a GPU." if request.gpus == 0 else ""
         raise UsageError(f"The number of GPUs is {request.gpus}.", f"Ask for 1 to {MAX_GPUS}.{without}")
     if not request.gpus and (*request.models, *request.devices, *request.exclude, request.min_memory) != (None,):
-        raise UsageError("No GPU is asked for, and it is said which.", "Ask for a GPU, or leave out what says which.")
+        raise UsageError(
+            "The request is for no GPU, and says which GPU it needs.",
+            "Ask for a GPU, or leave out the model, the devices and the memory.",
+        )
     if request.memory is not None and request.memory < 1:
         raise UsageError("The share of memory is not positive.", "Write it with its unit, as 6G.")
     if request.memory is not None and request.gpus != 1:
         raise UsageError(
-            "A share by memory is of one GPU, and several were asked for.", "Leave out the memory, or ask for one GPU."
+            "A share by memory is part of one GPU, and the request is for several.",
+            "Leave out the memory, or ask for one GPU.",
         )
     if request.pack and (request.memory is not None or request.gpus != 1):
         raise UsageError(
-            "A packed job is on one GPU and declares no memory.", "Leave out `pack`, or the memory and the number."
+            "A packed job uses one GPU and declares no memory.", "Leave out `pack`, or the memory and the number."
         )
     if request.beside_outside and request.memory is None and not request.pack:
-        raise UsageError("Beside outside use only a share can be given.", "Say how much memory it needs: `--mem 6G`.")
+        raise UsageError(
+            "A GPU that others use without a lease can only be shared.", "Say how much memory it needs: `--mem 6G`."
+        )
     if request.duration is not None and request.duration <= 0:
         raise UsageError("The time is not above 0.", "Write it as 4h.")
     if not -1_000_000 <= request.priority <= 1_000_000:

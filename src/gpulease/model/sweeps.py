@@ -21,7 +21,7 @@ def variables(options: list[str]) -> dict[str, list[str]]:
     for option in options:
         name, equals, text = option.partition("=")
         if not equals or not name.isidentifier() or not text:
-            raise UsageError(f"The sweep {option[:40]!r} is not right.", FORM)
+            raise UsageError(f"Invalid sweep: {option[:40]!r}.", FORM)
         if name in found:
             raise UsageError(
                 f"The sweep over {name[:40]} was given twice.", f"Write all its values at once, as {name}=1,2,3."
@@ -122,7 +122,7 @@ def _refuse_near_range(part: str, texts: list[str]) -> None:
     """What was surely meant as a range, and would be one job with this text."""
     dotted = part.split("..")
     if len(dotted) in (2, 3) and all(map(NUMBER.fullmatch, dotted)):
-        raise UsageError(f"{part[:40]!r} is no range.", "Write it with colons, as 1:5 or 0.1:0.5:0.1.")
+        raise UsageError(f"{part[:40]!r} is not a range.", "Write it with colons, as 1:5 or 0.1:0.5:0.1.")
     wrong = [text for text in texts if NO_NUMBER.fullmatch(text)]
     if (
         wrong

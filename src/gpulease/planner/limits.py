@@ -216,7 +216,7 @@ def read_limit(scope: str, name: str = "", *amounts: str) -> Limit:
     if scope not in ("user", "group", "priority") or not name or not amounts:
         what = ":".join((scope, name, *amounts))
         raise UsageError(
-            f"{what[:60]!r} is no limit.", "Write user, group or priority, whose, and how much: user:*:gpus=4"
+            f"{what[:60]!r} is not a limit.", "Write user, group or priority, whose, and how much: user:*:gpus=4"
         )
     if scope == "priority":
         _check_priority(name)
@@ -256,7 +256,7 @@ def _amount(scope: str, name: str, text: str) -> tuple[str, Any]:
     try:
         return amount.field, amount.none if value == "none" else amount.read(value)
     except ValueError:  # also a UsageError
-        raise UsageError(f"{value[:40]!r} is no value for {key}.", f"Give {amount.allowed}, or none.") from None
+        raise UsageError(f"{value[:40]!r} is not a value for {key}.", f"Give {amount.allowed}, or none.") from None
 
 
 def _meant(key: str) -> str:

@@ -64,9 +64,9 @@ def size_text(amount: Value) -> str:
 def wanted_text(fields: Mapping[str, Value]) -> str:
     packed = fields.get("packed")
     if fields.get("memory") is not None:
-        return f"{size_text(fields['memory'])} of one device" + (", as was seen of its like" if packed else "")
+        return f"{size_text(fields['memory'])} of one device" + (", as similar jobs used" if packed else "")
     if packed:
-        return "one device alone, since nobody has seen yet how much memory it uses"
+        return "one device alone, because its memory use has not been measured yet"
     one, many = ("one MIG instance", "MIG instances") if fields.get("mig") else ("one device", "devices")
     return one if fields["gpus"] == 1 else f"{fields['gpus']} {many} of one host"
 
@@ -121,11 +121,11 @@ def _limit(fields: Mapping[str, Value]) -> str:
 def _holding(fields: Mapping[str, Value]) -> str:
     expected = fields["seconds"]
     when = "" if expected is None else f", expected in {span_text(float(str(expected)))}"
-    return f"Devices {_join(fields['devices'])} are held for it as they fall free{when}."
+    return f"Devices {_join(fields['devices'])} are held for it as they become free{when}."
 
 
 def _held(fields: Mapping[str, Value]) -> str:
-    said = f"It wants {wanted_text(fields)}; what is free is held for {_join(fields['holders'])}."
+    said = f"It wants {wanted_text(fields)}; free devices are held for {_join(fields['holders'])}."
     if fields["doubted"] is None:
         return said
     return f"{said} The time that it declares is not believed: leases of {fields['doubted']} outlasted theirs."
@@ -177,7 +177,7 @@ def _range(fields: Mapping[str, Value]) -> str:
 def _busy(fields: Mapping[str, Value]) -> str:
     when = _range(fields)
     if fields["crowded"]:
-        return f"It wants {wanted_text(fields)}; on device {_join(fields['crowded'])} no more leases may come{when}."
+        return f"It wants {wanted_text(fields)}; on device {_join(fields['crowded'])} no more leases are allowed{when}."
     if fields.get("memory") is not None:
         return f"It wants {wanted_text(fields)}; at most {size_text(fields['free'])} is free on one{when}."
     return f"It wants {wanted_text(fields)}; {fields['free']} of {fields['matching']} are free{when}."

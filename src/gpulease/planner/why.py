@@ -269,9 +269,9 @@ def _out_of_reach(slot: Slot) -> Verdict | None:
         return _say(slot, OUTSIDE, f"Used outside of gpulease by {who}.", pids=state.pids)
     if state.unexplained is not None:
         size = size_text(state.unexplained)
-        text = f"{size} of its memory is in use by nobody who can be seen."
+        text = f"{size} of its memory is used by something that gpulease cannot see."
         return _say(slot, OUTSIDE, text, unexplained=state.unexplained)
-    return _say(slot, OUTSIDE, f"It cannot be known to be free: {state.note}.", note=state.note)
+    return _say(slot, OUTSIDE, f"gpulease cannot tell whether it is free: {state.note}.", note=state.note)
 
 
 def _held_by_neighbour(slot: Slot) -> Verdict:
@@ -311,12 +311,12 @@ def _short(slot: Slot, request: Request, board: Board) -> Verdict | None:
     if slot.state.neighbour:
         return _held_by_neighbour(slot)
     if slot.crowded(request.max_leases, board.policy.max_leases):
-        return _say(slot, "crowded", f"It has {slot.count} leases, and no more may come.", leases=slot.count)
+        return _say(slot, "crowded", f"It has {slot.count} leases, the most allowed.", leases=slot.count)
     room = slot.room(beside=request.beside_outside)
     if room >= request.memory:
         return None
     if room < 0:
-        return _say(slot, "memory", "How much of its memory is free cannot be known, or none is.", free=room)
+        return _say(slot, "memory", "None of its memory is free, or gpulease cannot read how much is.", free=room)
     return _say(slot, "memory", f"Only {size_text(room)} of its memory is free to share.", free=room)
 
 

@@ -26,7 +26,7 @@ current: Worker | None = None  # in a worker
 def worker() -> Worker:
     """The worker that runs the caller. Raises UsageError outside of one."""
     if current is None:
-        raise UsageError("This process is no worker of a pool.", "Call it in a function that a pool runs.")
+        raise UsageError("This process is not a worker of a pool.", "Call it in a function that a pool runs.")
     return current
 
 

@@ -27,7 +27,8 @@ ANSWER = 10.0  # seconds for an answer, which needs no worker
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:60]!r} is not a name for a pool.", "Use up to 41 letters, digits, dots, dashes and underscores."
+            f"{name[:60]!r} is not a valid name for a pool.",
+            "Use up to 41 letters, digits, dots, dashes and underscores.",
         )
     return name
 

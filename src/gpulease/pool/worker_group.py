@@ -161,7 +161,7 @@ class WorkerGroup(Source):
             self._log.note(f"{slot.name} has GPU {slot.gpus}")
         elif "waiting" in message:
             slot.waits = True
-            self._log.note(f"{slot.name} waits in the line. {message['waiting']}")
+            self._log.note(f"{slot.name} waits in the queue. {message['waiting']}")
             self._owner.worker_waits(slot)
         elif "waits" in message:
             self._waiting.waits(slot, message["waits"], self.slots)

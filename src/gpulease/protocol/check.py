@@ -53,7 +53,7 @@ def check(message: Message) -> Message:
         raise ProtocolError(f"The broker does not know how to do {str(verb)[:40]!r}.")
     wrong = walk(message, "")
     if wrong is not None:
-        raise UsageError(f"The value of {wrong.at[:80]!r} is not right.", wrong.hint)
+        raise UsageError(f"Invalid value for {wrong.at[:80]!r}.", wrong.hint)
     return message
 
 

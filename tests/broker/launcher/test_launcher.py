@@ -84,7 +84,7 @@ def test_another_process_under_the_pid_of_who_came_proves_nothing(door: Door) ->
     finally:
         os.kill(impostor, 9)
         os.waitpid(impostor, 0)
-    assert refused == "It ended before it was known who that is."
+    assert refused == "The process ended before the launcher knew whose it is."
 
 
 def fork_as(wanted: int) -> int:

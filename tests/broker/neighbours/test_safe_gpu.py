@@ -179,7 +179,7 @@ def test_a_lock_that_is_no_regular_file_is_not_held(tmp_path: Path, make: Callab
     lock = SafeGpuLock(str(tmp_path))
     assert lock.take()
     assert not lock.held
-    assert "it is no plain file" in (lock.trouble or "")
+    assert "it is not a regular file" in (lock.trouble or "")
     (tmp_path / NAME).rename(tmp_path / "away")
     assert lock.take()
     assert lock.held

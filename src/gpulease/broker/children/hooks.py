@@ -22,7 +22,7 @@ def main() -> int:
     for line in sys.stdin.buffer:
         call = json.loads(line)
         if "dropped" in call:
-            _say(f"{call['dropped']} ends of jobs were told to no hook: there were too many")
+            _say(f"{call['dropped']} ended jobs were not sent to a hook: there were too many")
             continue
         hook, about = call["hook"], call["about"]
         tell = _post if hook.startswith(("http://", "https://")) else _run

@@ -108,7 +108,7 @@ def _from_file(path: str) -> ModuleType:
     with open(descriptor, "rb") as file:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
-            raise Unusable(f"{path} is no Python file")
+            raise Unusable(f"{path} is not a Python file")
         if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
             raise Unusable(f"{path} may be written by others than root and the user who runs the broker")
         text = file.read()

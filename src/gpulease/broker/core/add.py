@@ -90,9 +90,9 @@ def _environment_of(turn: Turn, uid: int, options: Fields) -> tuple[str, dict[st
     """Its key in the store, itself, and the names of what is left out of it: secrets, unless their user named them."""
     environ, kept = options.get("environment"), options.get("env_kept") or []
     if not isinstance(kept, list):
-        raise UsageError("The variables to keep are not right.", "Give a list of names.")
+        raise UsageError("Invalid list of variables to keep.", "Give a list of names.")
     if not isinstance(environ, dict) or not all(isinstance(v, str) for pair in environ.items() for v in pair):
-        raise UsageError("The environment of the job is not right.")
+        raise UsageError("Invalid environment for the job.")
     left_out = [name for name in matching(environ, turn.state.settings.env_exclude) if name not in kept]
     environ = {name: value for name, value in environ.items() if name not in left_out}
     text = "\0".join(f"{name}={value}" for name, value in sorted(environ.items()))
@@ -185,7 +185,7 @@ def _gathered(turn: Turn, event: Received[AddRequest]) -> BatchParts | None:
     if not number:
         raise UsageError("No command was given.", "Write it behind `--`, or one a line in a `file`.")
     if texts_of_own and texts_of_own != number:
-        raise UsageError("Some commands have texts of their own, and others have not.")
+        raise UsageError("Some commands have a name, label, note or log of their own, and others have none.")
     return parts
 
 
@@ -299,7 +299,7 @@ def edited(turn: Turn, job: Job, changes: Fields, sweep: int | None = None) -> d
 
 def _edited_request(turn: Turn, job: Job, changes: object) -> Request:
     if not isinstance(changes, dict):
-        raise UsageError("The changed request is not right.")
+        raise UsageError("Invalid change of the request.")
     kept = {name: value for name, value in job.spec.request._asdict().items() if value not in (None, ())}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
     request = request_of(turn, job, {**kept, **changes}, job.state == "held")

@@ -70,7 +70,7 @@ def choice(turn: Turn, event: Received[Any], states: tuple[str, ...] = (), look:
     ranges = _ranges(select)
     label, state, user = select.get("label"), select.get("state"), select.get("user")
     if not all(value is None or is_unicode(value) for value in (label, state, user)):
-        raise UsageError("The choice of jobs is not right.", "Give the label, the state and the user as text.")
+        raise UsageError("Invalid choice of jobs.", "Give the label, the state and the user as text.")
     everyone = look or event.peer.uid == 0
     if user == EVERYBODY and not everyone:
         raise NotPermitted("Only root may do that to the jobs of every user.", "Choose the jobs of one user.")
@@ -96,10 +96,10 @@ def _whose(turn: Turn, peer: Peer, select: Select, user: str | None, others: boo
 
 def _ranges(select: Select) -> list[Range]:
     if not set(select) <= CHOICES or select.get("ids") == []:
-        raise UsageError("The choice of jobs is not right.", f"Choose by {', '.join(sorted(CHOICES))}.")
+        raise UsageError("Invalid choice of jobs.", f"Choose by {', '.join(sorted(CHOICES))}.")
     ranges = select.get("ids") or []
     if not all(len(pair) == 2 and min(pair) >= 0 for pair in ranges):
-        raise UsageError("The choice of jobs is not right.", "Write ids and ranges, as 3,5-9.")
+        raise UsageError("Invalid choice of jobs.", "Write ids and ranges, as 3,5-9.")
     if len(ranges) > MAX_RANGES:
         raise UsageError(f"More than {MAX_RANGES} ids and ranges were given.", "Use ranges, as 5-900, or a label.")
     return sorted((first, last) for first, last in ranges)
@@ -221,9 +221,9 @@ def stopped(state: State, event: Received[Any], trouble: GpuleaseError) -> Gpule
         batch = progress.batch
         queued, left = f"{batch.first}-{progress.next - 1}", batch.last + 1 - progress.next
         more = f"{progress.next - batch.first} jobs are queued, as {queued}, and the last {left} are not."
-        step = f"Add the last {left} again once that is over, or undo it with `gpulease rm {queued}`."
+        step = f"Add the last {left} again once the cause is gone, or undo it with `gpulease rm {queued}`."
     elif isinstance(progress, BulkProgress) and (done := sum(map(len, progress.done))):
-        more, step = f"It was done for {done} jobs before that.", "Ask again for the rest once that is over."
+        more, step = f"It was done for {done} jobs before that.", "Repeat it for the rest once the cause is gone."
     else:
         return trouble
     return type(trouble)(f"{trouble.what} {more}", step, **trouble.fields)
@@ -241,7 +241,9 @@ def refuse_nothing(turn: Turn, progress: BulkProgress, chosen: Chosen) -> None:
     """When no job was found that the client may do something about."""
     if progress.found is None:
         hint = (
-            "Root's `all` is root's own; name others: `--user ada`." if chosen.roots_own else "See `gpulease ls --all`."
+            "For root, `all` means root's own jobs; for others: `--user ada`."
+            if chosen.roots_own
+            else "See `gpulease ls --all`."
         )
         raise NotFound(f"No such job{_called(chosen.ranges)}.", hint)
     if progress.mine is None:

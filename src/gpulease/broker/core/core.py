@@ -218,7 +218,7 @@ class Core:
             yield Send(event.peer, error(reported))
         elif isinstance(trouble, StateError):
             self._late.append(event)
-            yield from self._log_once(f"not written, to be tried again: {trouble.what}")
+            yield from self._log_once(f"the state was not written, and the broker tries again: {trouble.what}")
             yield from self._retry("late", now)
         else:
             yield WriteLog(f"{event!r} could not be handled: {reported.what}")

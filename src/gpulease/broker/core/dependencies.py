@@ -20,7 +20,7 @@ MAX_LOOKED = 2000  # jobs that are looked at to see whether one comes after itse
 MAX_BEFORE = 10_000  # that are followed back, one after the other, when a job is to come after others
 AT_ONCE = 200  # ranges that the store is asked for
 NAMED = 5  # jobs that a reason names
-IN_BETWEEN = "Name fewer, or let one job in between come after them: `gpulease add -n 0 --after ... -- true`."
+IN_BETWEEN = "Name fewer, or add one job in between that starts after them: `gpulease add -n 0 --after ... -- true`."
 
 Range = tuple[int, int]
 
@@ -31,9 +31,9 @@ def predecessors(turn: Turn, uid: int, options: Fields, own: int, new: int = 0) 
     rows = [*_named(turn, uid, options, own, last), *_labelled(turn, uid, options, last)]
     found = tuple(dict.fromkeys(row.id for row in rows if row.id != own))
     if len(found) > MAX_AFTER:
-        raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
+        raise TooMuch(f"It would start after more than {MAX_AFTER} jobs.", IN_BETWEEN)
     if len(found) * new > MAX_LINKS:
-        raise TooMuch(f"{new} jobs are to come after {len(found)} each, which is too much.", IN_BETWEEN)
+        raise TooMuch(f"{new} jobs would each start after {len(found)} others, which is too much.", IN_BETWEEN)
     if not new:  # nothing comes after one that is
         _refuse_circle(turn, list(found), own)
     return found
@@ -49,11 +49,11 @@ def _named(turn: Turn, uid: int, options: Fields, own: int, last: int) -> list[L
     if after == "last":
         newest = turn.state.store.jobs(Which((), uid, ids=[(1, last)]), 1, newest=True)
         if not newest:
-            raise NotFound("It is to come after your last job, and you have none.", "Leave `after` out.")
+            raise NotFound("It should start after your last job, but you have none.", "Leave `after` out.")
         after = [newest[0]["id"]]
     ranges = _ranges(after)
     if (own, own) in ranges:
-        raise UsageError(f"Job {own} cannot come after itself.", "Name other jobs.")
+        raise UsageError(f"Job {own} cannot start after itself.", "Name other jobs.")
     rows = _rows(turn, *(Which(ids=ranges[at : at + AT_ONCE]) for at in range(0, len(ranges), AT_ONCE)))
     _refuse_missing(ranges, sorted(row.id for row in rows), last)
     for row in rows:
@@ -66,9 +66,9 @@ def _ranges(after: Any) -> list[Range]:
     given = after if isinstance(after, list) else [after]
     pairs: list[Any] = [[one, one] if type(one) is int else one for one in given]
     if not all(map(_is_range, pairs)):
-        raise UsageError("The list of jobs to come after is not right.", "Write ids and ranges, as 3,5-9.")
+        raise UsageError("Invalid list of jobs to start after.", "Write ids and ranges, as 3,5-9.")
     if len(pairs) > MAX_AFTER:
-        raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
+        raise TooMuch(f"It would start after more than {MAX_AFTER} jobs.", IN_BETWEEN)
     return [(first, last) for first, last in pairs]
 
 
@@ -82,7 +82,7 @@ def _rows(turn: Turn, *many: Which) -> list[ListedJob]:
     for which in many:
         found += turn.state.store.job_rows(which, MAX_AFTER + 1 - len(found))
         if len(found) > MAX_AFTER:
-            raise TooMuch(f"It is to come after more than {MAX_AFTER} jobs.", IN_BETWEEN)
+            raise TooMuch(f"It would start after more than {MAX_AFTER} jobs.", IN_BETWEEN)
     return found
 
 
@@ -93,18 +93,18 @@ def _refuse_missing(ranges: list[Range], there: list[int], newest: int) -> None:
         if at == len(there) or there[at] > last:
             named = f"job {first}" if first == last else f"jobs {first}-{last}"
             raise NotFound(
-                f"It is to come after {named}, and there is no such job.", "See the ids with `gpulease ls --all`."
+                f"It should start after {named}, but there is no such job.", "See the ids with `gpulease ls --all`."
             )
         if last > newest:
             raise NotFound(
-                f"It is to come after jobs {first}-{last}, and the newest job is {newest}.",
+                f"It should start after jobs {first}-{last}, but the newest job is {newest}.",
                 f"Write {first}-{newest}, or `all`.",
             )
 
 
 def _refuse_failed(row: ListedJob) -> None:
     if row.state in model_jobs.ENDS and row.state != "complete":
-        raise WrongState(f"Job {row.id} is {row.state}, so nothing can come after it.", "Use `after-any`, or retry it.")
+        raise WrongState(f"Job {row.id} is {row.state}, so no job can start after it.", "Use `after-any`, or retry it.")
 
 
 # -------------------------------------------------------------------- by label
@@ -116,7 +116,7 @@ def _labelled(turn: Turn, uid: int, options: Fields, last: int) -> list[ListedJo
     if label is None:
         return []
     if not isinstance(label, str) or not label:
-        raise UsageError("The label of the jobs to come after is not right.", "Write a label, as sweep1.")
+        raise UsageError("Invalid label of the jobs to start after.", "Write a label, as sweep1.")
     which = Which((), uid, label, [(1, last)])
     open_ones = _rows(turn, which._replace(states=model_jobs.OPEN))
     ends = {} if open_ones else turn.state.store.count_jobs(which)
@@ -136,18 +136,18 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
     while rest:
         looked += 1
         if looked > MAX_LOOKED:
-            raise UsageError("The jobs that it is to come after come after too many others.", "Name fewer.")
+            raise UsageError("The jobs that it should start after depend on too many others.", "Name fewer.")
         other = turn.state.jobs.get(rest.pop())
         for id in () if other is None or other.over else other.spec.after:
             if id == own:
                 raise UsageError(
-                    f"Job {own} cannot come after job {after[0]}, which itself waits for it.", "Break the circle."
+                    f"Job {own} cannot start after job {after[0]}, which itself waits for it.", "Break the circle."
                 )
             if id not in seen:
                 seen.add(id)
                 rest.append(id)
         if len(seen) > MAX_BEFORE:
-            raise TooMuch(f"Job {own} would come after more than {MAX_BEFORE} jobs.", "Leave it where it is.")
+            raise TooMuch(f"Job {own} would start after more than {MAX_BEFORE} jobs.", "Leave it where it is.")
 
 
 def cause(open_ones: Mapping[int, None]) -> Cause | None:

@@ -100,5 +100,5 @@ def _question(turn: Turn, message: SpanRequest, usual: float) -> Asked:
     until = turn.now if until is None else until
     since = until - DAY if since is None else since
     if since > until:
-        raise UsageError("What was asked for ends before it begins.", "Give an end that is later than the beginning.")
+        raise UsageError("The time span ends before it begins.", "Give an end that is later than the beginning.")
     return asked(since, until, usual if step is None else step, turn.now)

@@ -113,15 +113,15 @@ def _unfit(skipped: Sequence[str], wrong: str) -> WrongState:
     """The error when it can be done to none of the jobs: it lists them with their states."""
     step = None
     if any(text.endswith(FORGOTTEN) for text in skipped):
-        step = "Its user gives it those of this shell with `gpulease retry --new-env ID`. See `keep-env-for`."
+        step = "Its user can give it the variables of this shell: `gpulease retry --new-env ID`. See `keep-env-for`."
     elif any(" is to come after " in text for text in skipped):
-        step = "Retry what they come after too, in the same call or before."
+        step = "Retry the jobs that they come after too, in the same call or before."
     elif any(text.endswith(transfer.IN_MOVE) for text in skipped):
         step = transfer.FINISH
     elif wrong == "edited" and any(text.rpartition(" ")[2] in model_jobs.ENDS for text in skipped):
-        step = "What has ended is changed as it is queued again: `gpulease retry ID --min-memory 40G`."
+        step = "Change an ended job when you retry it: `gpulease retry ID --min-memory 40G`."
     elif wrong == "run again" and any(text.endswith("complete") for text in skipped):
-        step = "Complete ones are run again by their ids, or by `gpulease retry --state complete`."
+        step = "To run complete jobs again, give their ids, or use `gpulease retry --state complete`."
     if len(skipped) == 1:
         return WrongState(f"Job {skipped[0]}, so it cannot be {wrong}.", step)
     return WrongState(f"None of these jobs can be {wrong}: {left_text(skipped)}.", step)
@@ -190,7 +190,7 @@ def move(turn: Turn, event: Received[MoveRequest]) -> None:
     """
     job = _one(turn, event)
     if job.state != "waiting":
-        raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the line.")
+        raise WrongState(f"Job {job.id} is {job.state}, so it has no place in the queue.")
     message = event.message
     index = max(0, message.get("index") or 0)
     if not turn.state.manages(event.peer.uid):

@@ -96,7 +96,7 @@ def time_limit(limit: Limit, given: float | None) -> float | None:
 def check_jobs(limit: Limit, there: int, more: int) -> None:
     if limit.jobs is not None and there + more > limit.jobs:
         raise TooMuch(
-            f"User {limit.name} may have {limit.jobs} jobs that are not over; {there} are there, and {more} more came.",
+            f"User {limit.name} may have {limit.jobs} unfinished jobs; it has {there}, and asks for {more} more.",
             "Queue fewer." if more > limit.jobs else "Let some of them end first.",
         )
 

@@ -34,7 +34,7 @@ def notify(turn: Turn, event: Received[NotifyRequest]) -> None:
         turn.state.choose(peer.uid, None)
     elif (file := message.get("file")) is not None:
         if peer.uid not in chosen and len(chosen) >= MAX_USERS:
-            raise TooMuch(f"More than {MAX_USERS} users would be told of something.")
+            raise TooMuch(f"More than {MAX_USERS} users would get notices.")
         before = chosen.get(peer.uid)
         events = message.get("events")
         kept = before.events if before else USUAL
@@ -47,7 +47,7 @@ def notify(turn: Turn, event: Received[NotifyRequest]) -> None:
 def _path(text: str) -> str:
     """Where the user's own agent finds the address; the broker never looks."""
     if not os.path.isabs(text) or "\0" in text:
-        raise UsageError("The file with the address of notices is not right.", "Give a full path.")
+        raise UsageError("Invalid path of the file with the address for notices.", "Give a full path.")
     return text
 
 

@@ -108,7 +108,7 @@ def _send_place(turn: Turn, peer: Peer, id: str) -> None:
 
 def _check_limits(turn: Turn, peer: Peer) -> None:
     if sum(pending.owner.uid == peer.uid for pending in turn.state.requests.pending.values()) >= MAX_WAITING:
-        raise TooMuch(f"You have {MAX_WAITING} requests in the line, and more are not taken.")
+        raise TooMuch(f"You have {MAX_WAITING} requests in the queue, which is the most allowed.")
 
 
 def _owner(turn: Turn, peer: Peer, message: AcquireRequest) -> Owner:
@@ -143,7 +143,7 @@ def ask_why(turn: Turn, event: Received[LeaseRequest]) -> None:
         _send_place(turn, event.peer, id)
     elif requests.listeners.get(id) is not event.peer:  # else that it was granted is on its way, and is the answer
         held = "is granted" if id in requests.leases else "does not wait"
-        raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the line.")
+        raise NotFound(f"The request {id[:40]!r} {held}.", "Run `gpulease status` to see the queue.")
 
 
 def taken(turn: Turn, event: Received[LeaseRequest]) -> None:
@@ -254,15 +254,13 @@ def reason(turn: Turn, id: str) -> Why:
     if trouble is not None:
         return Why(trouble.code, trouble.what, fitted(trouble.code.replace("-", " ")))
     if turn.state.devices.sample is None:
-        return Why("checking", "The devices have not been looked at yet.", "GPUs not seen yet")
+        return Why("checking", "gpulease has not checked the GPUs yet.", "GPUs not seen yet")
     decided = current_plan(turn)
     try:
         found = decided.reason(id)
     except KeyError:
         refusal = check.why if isinstance(check, Refused) else None
-        return Why(
-            "checking", refusal or "It fits, and a last look at its devices is being taken.", "GPUs being checked"
-        )
+        return Why("checking", refusal or "It fits. gpulease is checking its GPUs once more.", "GPUs being checked")
     forecast, basis = decided.forecast(id)
     learned.record_forecast(turn, id, forecast, basis)
     return Why(found.code, found.sentence, found.short, forecast)
@@ -325,7 +323,7 @@ def unclaimed(turn: Turn, id: str) -> None:
     if id in state.requests.listeners:
         return
     if id in state.requests.unclaimed:
-        leases.end(turn, state.requests.leases[id], "nobody came to take it", cut=True)
+        leases.end(turn, state.requests.leases[id], "no client came to take it", cut=True)
     elif id in state.requests.pending:
         leases.leave(turn, id)
 

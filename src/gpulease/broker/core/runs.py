@@ -63,7 +63,11 @@ def advance(turn: Turn, id: int, event: str, said: Any = None) -> bool:
     found = RUN.get((before.phase, event))
     if found is None:
         if (before.phase, event) not in IGNORED:  # an agent is its user's program
-            turn.emit(instructions.WriteLog(f"of a run of job {id} that is {before.phase} this was told: {event}"))
+            turn.emit(
+                instructions.WriteLog(
+                    f"the agent of job {id} reported {event}, which is unexpected in phase {before.phase}"
+                )
+            )
         return False
     phase, effects = found
     for effect in effects:
@@ -366,7 +370,7 @@ def _judge(turn: Turn, job: Job, noted: RunNote, out_of_memory: bool = False, un
     if noted.trouble is not None:
         return _finish(turn, job, "cannot-start", _trouble(job, noted.trouble, unstartable))
     if code is None:
-        return _lost(turn, job, "its process vanished without a trace")
+        return _lost(turn, job, "its process ended without a record of how")
     if code == 0:
         return _finish(turn, job, "exit-zero", exit_code=0)
     if code in UNSTARTABLE and unstartable:

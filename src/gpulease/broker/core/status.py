@@ -188,7 +188,7 @@ def explain(turn: Turn, id: str, seen_by: str | None = None) -> Document:
     if id.isdecimal():
         id = line_id(id)
     if id not in state.requests.line:
-        raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the line.")
+        raise NotFound(f"There is no request {id[:40]!r}.", "Run `gpulease status` to see the queue.")
     reason = requests.reason(turn, id)
     decided = current_plan(turn)
     fits = any(grant.id == id for grant in decided.grants)  # and is being checked, or the driver does not answer

@@ -88,7 +88,7 @@ def _check_limits(turn: Turn, subscriber: Subscriber) -> None:
             "Wait for fewer at once, or for all of them.",
         )
     if sum(bool(one.topics & TABLES.keys()) for one in (subscriber, *others)) > MAX_TABLES:
-        raise TooMuch(f"You have {MAX_TABLES} subscriptions to devices, leases or the line, and more are not taken.")
+        raise TooMuch(f"You have {MAX_TABLES} subscriptions to devices, leases or the queue, the most allowed.")
 
 
 def behind(turn: Turn, peer: Peer) -> None:

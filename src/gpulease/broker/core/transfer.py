@@ -29,7 +29,7 @@ def moved(turn: Turn, event: Received[MovedRequest]) -> None:
     for move in message["jobs"]:
         job, to = _own(turn, event, move), move.get("to")
         if not to:
-            raise UsageError("Where the job was moved to is not right.", "Give its new id, as gpu2:26.")
+            raise UsageError("Invalid new id of the moved job.", "Give its new id, as gpu2:26.")
         stays = "not there any more" if job is None else _stays(turn, job, move.get("changed"))
         if job is None or stays is not None:
             skipped.append(f"{move['id']} is {stays}")

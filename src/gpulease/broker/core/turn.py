@@ -212,6 +212,6 @@ class Turn:
         mine = [one for one in self.state.devices.awaiting if one.peer.uid == event.peer.uid]
         if len(mine) >= MAX_AWAITING or sum(one.size for one in mine) + event.size > AWAITING_BYTES:
             most = f"{MAX_AWAITING} requests, or {AWAITING_BYTES >> 20} MiB of them,"
-            raise TooMuch(f"More than {most} of yours would wait for a look at the devices.")
+            raise TooMuch(f"More than {most} of yours would wait for a check of the devices.")
         self.state.devices.awaiting = (*self.state.devices.awaiting, event)
         self.take_sample()

@@ -154,7 +154,7 @@ class Accounts:
         self.close()
         if not self._complained:
             self._complained = True
-            self._log("the directory of users does not answer: what was known before goes on to count")
+            self._log("the directory of users does not answer: gpulease uses what it knew before")
         self._next(SILENT)
 
     def _next(self, answer: Any) -> None:

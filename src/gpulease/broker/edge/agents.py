@@ -181,7 +181,7 @@ class Agents:
             self._replace(link)
 
     def _replace(self, link: AgentLink) -> None:
-        self._log(f"the agent of user {link.uid} does not do what it is told: another one is started")
+        self._log(f"the agent of user {link.uid} does not follow its instructions: the broker starts another one")
         if link.process is not None:
             self._send_signal(link.uid, *link.process, signal.SIGKILL)
         self._lost(link)
@@ -266,7 +266,7 @@ class Agents:
             for message in link.unpacker.feed(data):
                 self._handle_message(link, message)
         except GpuleaseError as trouble:
-            self._log(f"the agent of user {link.uid} is let go: {trouble.what}")
+            self._log(f"the broker drops the agent of user {link.uid}: {trouble.what}")
             self._lost(link)
 
     def _handle_message(self, link: AgentLink, message: Message) -> None:

@@ -22,7 +22,7 @@ READ_ONLY_BYTES = frozenset(verb.encode() for verb in READ_ONLY)
 MAX_LEFT = 32  # messages of a client that has gone which are still done
 MAX_UNREAD = 8 << 20  # bytes that a client may leave unread before it is cut off
 RUNS = ("add", "edit")  # what may have a new command run
-INSTEAD = {"notify": "See `gpulease help notices`: those who run the broker have `on-broken`."}
+INSTEAD = {"notify": "See `gpulease help notices`: the user who runs the broker has `on-broken`."}
 RUNS_AGAIN = ("retry", "resume", "start", "let_go")  # of others' too, where root orders it
 HEAD = 64  # bytes of a message that are looked at to guess what it does
 
@@ -145,14 +145,14 @@ class ClientListener:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             kept = min(RESERVE, limit // 4)
             if descriptor >= limit - kept:
-                return self._shut(f"{kept} file descriptors are left, which are kept for what is under way")
+                return self._shut(f"{kept} file descriptors are left, which are reserved for open connections")
 
     def _shut(self, why: str) -> None:
         """Who comes now waits before the door; what those inside need descriptors for goes on."""
         now = time.monotonic()
         if now - self._complained >= COMPLAINTS:
             self._complained = now
-            self._log(f"no connection is taken for now: {why}")
+            self._log(f"the broker accepts no new connection for now: {why}")
         self._full = True
         self._poll.modify(self._listener.fileno(), 0)
 

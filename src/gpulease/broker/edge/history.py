@@ -219,7 +219,7 @@ class History:
             os.replace(self._path, aside)
         except OSError:
             return False
-        self._log(f"the history was damaged ({trouble}) and a new one is begun; the old one is {aside}")
+        self._log(f"the history was damaged ({trouble}) and starts empty again; the damaged file is {aside}")
         return True
 
     def _close_file(self) -> None:

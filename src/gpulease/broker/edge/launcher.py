@@ -122,7 +122,7 @@ DEADLINE = 10.0  # seconds for an answer
 VALID = 60.0  # seconds that an account is taken to be in order, once it was
 LONGEST_REASON = 1000  # letters of a reason
 Refusal = tuple[str, bool]  # why nothing may be started, and whether that may pass
-UNKNOWN: Refusal = ("whether its account is in order could not be found out", True)
+UNKNOWN: Refusal = ("the broker could not check its account", True)
 
 
 class AccountCheck(NamedTuple):

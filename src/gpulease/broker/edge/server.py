@@ -186,7 +186,7 @@ class Server:
             if not self._home.whole:
                 self._clients.listen_at(self._home.put_back())
                 self._events.append(events.HomeMoved(self._home.place.run))
-                self.log(f"what had been removed is put back; broker serves {self._home.place.run}")
+                self.log(f"removed files are put back; broker serves {self._home.place.run}")
             self._store.keep()
         except GpuleaseError as error:
             trouble = error.what

@@ -74,7 +74,7 @@ class Launcher:
         elif message["do"] == "alive":
             self._manager.alive()
         elif message["do"] == "prove":
-            refused: str | None = "It cannot be seen who that is: it may have ended."
+            refused: str | None = "The launcher cannot see which process this is: it may have ended."
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # each is answered, in order
                 refused = self._prove(descriptors[0])
             self._link.send(json.dumps({"refused": refused}).encode())
@@ -97,7 +97,7 @@ class Launcher:
             refused = self._refusal(uid) or privileges.leaves_sandbox(pid, uid, gid)
             refused = refused or self._groups.missing(uid, privileges.groups_of(pid))
             if privileges.peer_ended(connected):  # so that the pid may be another's already
-                return "It ended before it was known who that is."
+                return "The process ended before the launcher knew whose it is."
         if refused is None and uid not in self._proven:
             with open(self._known, "a") as file:
                 file.write(f"{uid}\n")
@@ -118,7 +118,7 @@ class Launcher:
         try:
             if not self._permitted(uid):
                 what = "root's jobs are neither run nor ended while root-jobs is off"
-                raise PermissionError(1, what if uid == 0 else f"user {uid} has not used this broker since it is there")
+                raise PermissionError(1, what if uid == 0 else f"user {uid} has not used this broker yet")
             if os.fork() == 0:
                 _become_agent(uid, link)
         except OSError as trouble:
@@ -127,7 +127,7 @@ class Launcher:
     def _check_account(self, uid: int, link: int) -> None:
         try:
             if not self._permitted(uid):
-                raise PermissionError(1, f"user {uid} has not used this broker since it is there")
+                raise PermissionError(1, f"user {uid} has not used this broker yet")
             if os.fork() == 0:
                 _tell_of_account(uid, link)
         except OSError as trouble:
@@ -136,7 +136,7 @@ class Launcher:
     def _signal(self, uid: int, pid: int, start: int, number: int) -> None:
         """Only if it is that process still, and that user's."""
         if not self._permitted(uid) or number not in SIGNALS or pid <= 1:
-            raise ValueError("no such signal to such a process")
+            raise ValueError("the launcher does not send this signal to this process")
         descriptor = os.pidfd_open(pid)
         try:
             if identity.start_time(pid) == start and identity.user_of(pid) == uid:
@@ -298,7 +298,7 @@ def _check_config(account: pwd.struct_passwd) -> None:
     with _readable():
         checked = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **_as_broker(account))
     if checked.returncode:
-        raise BrokerUnavailable("The broker that runs was left alone: another could not start.", "See above.")
+        raise BrokerUnavailable("The running broker was left alone, because another could not start.", "See above.")
 
 
 def _as_broker(account: pwd.struct_passwd, more: Mapping[str, str] = NO_MORE) -> dict[str, Any]:

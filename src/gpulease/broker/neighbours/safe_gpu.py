@@ -26,7 +26,7 @@ FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
 
 
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-NOT_PLAIN = "it is no plain file"
+NOT_PLAIN = "it is not a regular file"
 MARK = b"gpulease\n"  # in a file that a broker made; safe-gpu writes nothing
 
 
@@ -185,7 +185,7 @@ def _obstacle(path: str, error: OSError) -> str:
         return _cannot_be_locked(path, "it is a symbolic link")
     if isinstance(error, PermissionError):
         return _cannot_be_locked(path, "it is closed to the broker's user")
-    kinds = {errno.ENOTDIR: "it is no folder", errno.EISDIR: NOT_PLAIN, errno.ENXIO: NOT_PLAIN}
+    kinds = {errno.ENOTDIR: "it is not a folder", errno.EISDIR: NOT_PLAIN, errno.ENXIO: NOT_PLAIN}
     return _cannot_be_locked(path, kinds.get(error.errno or 0, os.strerror(error.errno or 0)))
 
 

@@ -103,7 +103,7 @@ class SqliteStore:
         except OSError:
             raise StateError(
                 f"The state in {self._path!r} is not whole: {why}. It may be an old copy, or one without its log.",
-                "Put back what belongs together. To go on without the jobs and leases that came later, end what still "
+                "Restore matching files. To go on without the jobs and leases that came later, end what still "
                 f"runs and `touch {accepted}`.",
             ) from None
 
@@ -293,7 +293,7 @@ class SqliteStore:
             raise StateError("The state is on a network file system, where it cannot be copied in use.", step)
         try:
             if self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise StateError("The state is in use just now.", "Try again.")
+                raise StateError("The state is in use at the moment.", "Try again.")
             self._database.execute("PRAGMA wal_autocheckpoint=0")
         except sqlite3.Error as error:
             raise self._trouble("written", error) from None
@@ -350,7 +350,7 @@ class SqliteStore:
         if 0 < present < min(steps):
             raise StateError(
                 f"The state in {self._path!r} was written before gpulease 0.1.0 (version {present}).",
-                "Move the file away, and the next broker starts empty: no lease, no queue. End first what still runs.",
+                "End what still runs, then move the file away. The next broker starts without leases and jobs.",
             )
         database_file.upgrade(self._database, present)
 
@@ -364,7 +364,7 @@ class SqliteStore:
     def damaged(self, why: str) -> StateError:
         return StateError(
             f"The state in {self._path!r} is damaged: {why}.",
-            "Move the file away, and the next broker starts empty: no lease, no queue. End first what still runs.",
+            "End what still runs, then move the file away. The next broker starts without leases and jobs.",
         )
 
 
