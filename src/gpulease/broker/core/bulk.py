@@ -208,7 +208,7 @@ def gathered(progress: BulkProgress) -> list[Any]:
 
 
 def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseError:
-    """A request about many jobs goes no further: who asked is told what was done of it."""
+    """A request about many jobs stops: the error tells the client how far it got."""
     progress = event.progress
     if isinstance(progress, AddProgress):
         state.jobs.adding.drop(event.peer)
@@ -225,7 +225,7 @@ def stopped(state: State, event: Received, trouble: GpuleaseError) -> GpuleaseEr
 
 
 def is_nothing(turn: Turn, progress: BulkProgress, chosen: Chosen) -> bool:
-    """Whether a state, a user or `all` chose no job, which is no mistake; an id and a label must be there."""
+    """Whether a state, a user or `all` chose no job, which is not an error; an id and a label must exist."""
     which = chosen.which
     if progress.found is not None or chosen.ranges or chosen.last or chosen.roots_own:
         return False

@@ -2,7 +2,7 @@
 
 All events that are ready are handled in one turn, then what can be granted is granted, then one commit makes it true,
 and only then does anything leave. A commit that fails leaves the state as it was; then each event is handled apart, so
-that whoever asked for what cannot be written is told so, and what the world said is tried again later.
+that a client hears which of its requests could not be written, and events from outside are tried again later.
 Not here: sockets, processes, files and the clock, which are the edge (broker/edge/server.py).
 """
 
@@ -201,7 +201,7 @@ class Core:
             yield from turn.instructions
 
     def _failed(self, event: Event, trouble: Exception, now: float) -> Iterator[Instruction]:
-        """Who asked is told. What happened in the world has happened, and is written when that is possible again."""
+        """Tell the client that asked. An event from outside has happened anyway: write it once that is possible."""
         if isinstance(trouble, AccountUnknown) and isinstance(event, Received):
             yield LookUpAccount(event, trouble.question)
             return
@@ -259,7 +259,7 @@ class Core:
             yield WriteLog(text)
 
     def _cannot_conclude(self, trouble: Exception, now: float) -> Iterator[Instruction]:
-        """Nothing can be granted, nor can anybody be made to wait; whoever was told that it waits goes on."""
+        """The broker can grant nothing and queue nothing new. Requests that wait already go on waiting."""
         self._note_trouble(trouble)
         if not isinstance(trouble, StateError):
             yield WriteLog("".join(traceback.format_exception(trouble)))

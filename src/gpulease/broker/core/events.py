@@ -184,7 +184,7 @@ class NeighboursChanged(NamedTuple):
 
 
 class LockUsed(NamedTuple):
-    """Somebody who is no broker holds safe-gpu's lock."""
+    """A process that is not a broker holds safe-gpu's lock."""
 
     pid: int
     who: str  # in words
@@ -247,7 +247,7 @@ class RunEnded(NamedTuple):
 
 
 class AgentLost(NamedTuple):
-    """Whoever watched the runs of a user is gone, with all that was under way."""
+    """The agent that watched the runs of a user is gone, with everything under way."""
 
     uid: int
 
@@ -290,7 +290,7 @@ class Forced(NamedTuple):
 
 
 class OrderAnswered(NamedTuple):
-    """What the administrator's own order says of the line, or why it says nothing."""
+    """How the administrator's own function orders the queue, or why it gave no order."""
 
     function: str
     answer: Any

@@ -1,7 +1,7 @@
 """While nothing can be written: what ends a run or a wait, or frees room, works all the same.
 
 It is done first, in memory; that it was is written when there is room again. Logs that are to go are removed at once.
-Nothing else is acknowledged that a broker started anew would not know.
+Nothing else is acknowledged that a restarted broker would not know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 
 
 def act(turn: Turn, event: Event) -> list[AlarmRang]:
-    """What is to be written later. Nothing: who asked is told that nothing could be done."""
+    """What to write later. If there is nothing, the client hears that nothing was done."""
     turn.in_memory = True
     if isinstance(event, AlarmRang) and event.what == "time-limit":
         return _jobs([int(event.id)]) if runs.time_limit_reached(turn, event.id) else []

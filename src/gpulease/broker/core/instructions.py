@@ -60,7 +60,7 @@ class UpdateNeighbours(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
     A device that is not held, leaving or being checked is given back to them; one that is held and is not claimed, as
-    when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
+    when a broker starts, is claimed again. It is carried out before any client hears of a grant.
     """
 
     held: Mapping[str, Holding] = EMPTY  # devices of leases
@@ -149,7 +149,7 @@ class SignalTree(NamedTuple):
 
 
 class ForceEnd(NamedTuple):
-    """A run outlives its end by far, so whoever should have ended it does not: end it, and have another agent look.
+    """A run goes on long after it should have ended, so its agent does not end it: end it, and start another agent.
 
     `Forced` follows.
     """
@@ -180,7 +180,7 @@ class RemoveNotes(NamedTuple):
 
 
 class CallHook(NamedTuple):
-    """Tell a command or a URL of whoever runs the broker."""
+    """Send it to a command or a URL of the user who runs the broker."""
 
     name: str  # the parameter that has it
     command: str
@@ -248,7 +248,7 @@ class JobEnded(NamedTuple):
 
 
 class DevicesSampled(NamedTuple):
-    """For the history: the devices as a sample told of them, and who uses which of them without a lease."""
+    """For the history: the devices as sampled, and who uses which of them without a lease."""
 
     time: float
     devices: tuple[Device, ...]
@@ -280,7 +280,7 @@ class WriteLog(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End the broker; leases, jobs and the line stay as they are on disk."""
+    """End the broker; leases, jobs and the queue stay as they are on disk."""
 
 
 # fmt: off

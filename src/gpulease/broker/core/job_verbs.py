@@ -144,7 +144,7 @@ def kill(turn: Turn, event: Received) -> None:
 
 
 def rm(turn: Turn, event: Received) -> None:
-    """Who comes after a removed job is told of its end first, and then it is forgotten."""
+    """Jobs that come after a removed job hear of its end first. Then the job is forgotten."""
     ids: list[int] = []
 
     def remove(job: Job) -> None:
@@ -180,9 +180,9 @@ def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
 
 
 def move(turn: Turn, event: Received) -> None:
-    """To a place among those that wait, 0 being the front; with the priority of who stands there.
+    """To a place among the waiting jobs, 0 being the front; with the priority of the job there.
 
-    Who was told to start now is ahead of all places, and who waits for another job has none.
+    A job that was started with `start` is ahead of all places. A job that waits for another job has no place.
     """
     job = _one(turn, event)
     if job.state != "waiting":
@@ -208,7 +208,7 @@ def _one(turn: Turn, event: Received) -> Job:
 
 
 def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
-    """Whoever does not run the broker may go ahead of their own jobs only."""
+    """Users who do not run the broker may move ahead of their own jobs only."""
     line = turn.state.requests.line
     before = line.front(line.ahead(job.planner_id))[len(line.forced) + index :]
     others = [entry for entry in before if entry.uid != job.uid]
@@ -220,7 +220,7 @@ def _refuse_to_pass(turn: Turn, job: Job, index: int) -> None:
 
 
 def start(turn: Turn, event: Received) -> None:
-    """Now, if whoever runs the broker says so; else ahead of one's own other jobs, and of nobody else's.
+    """Now, if the user runs the broker; otherwise ahead of the user's own other jobs, and of no others.
 
     What failed, was killed or lost is run again, and its tries are counted on.
     """
@@ -235,7 +235,7 @@ def start(turn: Turn, event: Received) -> None:
 
 
 def _startable(event: Received) -> tuple[str, ...]:
-    """Ended ones if they were named: who says `all` means those that wait."""
+    """Ended jobs only if they were named: `all` means the waiting ones."""
     return STARTABLE if _are_named(event) else WAITING
 
 
@@ -286,7 +286,7 @@ def _allow_start(
 
 
 def retry(turn: Turn, event: Received) -> None:
-    """Complete ones only if they were named: who says `all` means those that did not end well.
+    """Complete jobs only if they were named: `all` means the jobs that did not end well.
 
     `changes` are as those of `edit`; `options` have an environment in the place of their own.
     """
@@ -325,7 +325,7 @@ def _again(turn: Turn, job: Job, tries: int = 0, **fields: object) -> Job:
 
 
 def edit(turn: Turn, event: Received) -> None:
-    """All of them, or none if one of the changes is not right: what takes several pieces is gone through twice."""
+    """All changes, or none if one of them is invalid: a request of several pieces is gone through twice."""
     message: EditRequest = event.message
     changes, before = message["changes"], event.progress
     checked = isinstance(before, BulkProgress) and before.checked

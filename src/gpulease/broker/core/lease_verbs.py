@@ -60,7 +60,7 @@ def handle(turn: Turn, event: Received) -> None:
 
 
 def _failed_lately(turn: Turn) -> bool:
-    """Whether the driver was asked in vain a moment ago: then it is not asked again for each who comes."""
+    """Whether the driver failed to answer a moment ago: then it is not asked again for each new client."""
     return turn.state.devices.trouble is not None and turn.now - turn.state.devices.failed_at <= FRESH_FOR
 
 
@@ -189,7 +189,7 @@ def stop(turn: Turn, event: Received) -> None:
 
 
 def notify(turn: Turn, event: Received) -> None:
-    """Who is to be told of something needs an agent, as jobs do."""
+    """A user needs an agent to get notices, as for jobs."""
     message: NotifyRequest = event.message
     if message.get("file") is not None:
         check_user(turn, event.peer, "send notices for", "Ask")

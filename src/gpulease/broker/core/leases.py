@@ -27,7 +27,7 @@ UNCLAIMED = 10.0  # seconds for a client to come back after the broker was start
 
 
 class Releaser(NamedTuple):
-    """Who gave a lease back: the shell or script, where a command did it."""
+    """The process that released a lease: the shell or script, if a command did it."""
 
     user: str
     pid: int | None = None
@@ -71,7 +71,7 @@ def ask(turn: Turn, pending: Pending) -> None:
 
 
 def leave(turn: Turn, id: str) -> None:
-    """Out of the line; whoever waited there is not told."""
+    """Out of the queue. The client that waited there hears nothing."""
     advance(turn, "leave", LeaseStep(id, turn.state.requests.pending[id]))
 
 
@@ -99,7 +99,7 @@ def claim(turn: Turn, lease: Lease) -> None:
 
 
 def granted(state: State, lease: Lease) -> Granted:
-    """What a client is told of its lease."""
+    """What a client hears about its lease."""
     devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     return {
         "id": lease.id,
@@ -197,7 +197,7 @@ def _write_lease(turn: Turn, step: LeaseStep) -> None:
 
 
 def _tell_granted(turn: Turn, step: LeaseStep) -> None:
-    """Who left a moment ago, or waited at a broker that is gone, may come back for it."""
+    """A client that left a moment ago, or waited at a former broker, may come back for it."""
     state, lease = turn.state, _lease(step)
     peer = state.requests.listeners.get(lease.id)
     if peer is None:

@@ -1,4 +1,4 @@
-"""Which notices follow from what happens: who is told of it, if they asked to be. The user's own agent sends them.
+"""Which notices follow from an event, and which users asked for them. The user's own agent sends them.
 
 The broker knows of each user which events they chose and in which file of theirs the address stands, never the address.
 """
@@ -28,7 +28,7 @@ NAME = 60  # letters of what stands for a job without a name
 
 
 def notify(turn: Turn, event: Received) -> None:
-    """`gpulease notify`: what this user chose; with a file, choose; with `clear`, nothing any more."""
+    """`gpulease notify`: show what this user chose. With a file, choose; with `clear`, choose nothing."""
     peer, chosen = event.peer, turn.state.chosen
     message: NotifyRequest = event.message
     if message.get("clear"):
@@ -107,7 +107,7 @@ def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
 
 
 def check_lost_devices(turn: Turn) -> None:
-    """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
+    """New sample: notify the holders and managers of each device that was lost since the last one, once."""
     state = turn.state
     for uuid, device in state.devices.by_uuid.items():
         known = state.devices.broken.get(uuid)
@@ -137,7 +137,7 @@ def record_lost_devices(turn: Turn) -> None:
 
 
 def device_used_by_others(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
-    """Somebody else uses a leased device: its holders are told, once."""
+    """Somebody else uses a leased device: notify its holders, once."""
     for lease in [one for one in turn.state.requests.leases.values() if uuid in one.devices]:
         if pid not in [known for known, _ in lease.outsiders]:
             labels = turn.state.devices.labels([uuid])

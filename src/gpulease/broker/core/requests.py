@@ -1,4 +1,4 @@
-"""Clients that ask for a lease: into the line, out of it, and what they are told meanwhile."""
+"""Clients that ask for a lease: how they enter and leave the queue, and what they hear meanwhile."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _resume(turn: Turn, event: Received, name: str) -> bool:
 
 
 def resume(turn: Turn) -> None:
-    """The first sample came: those who were granted something before may hear of it."""
+    """The first sample came: clients with earlier grants may hear of them."""
     waiting = turn.state.requests.resuming
     turn.state.requests.resuming = ()
     for event in waiting:
@@ -156,7 +156,7 @@ def taken(turn: Turn, event: Received) -> None:
 
 
 def cancel(turn: Turn, event: Received) -> None:
-    """Leave the line; or give back at once what was granted in the same moment."""
+    """Leave the queue; or release at once what was granted in the same moment."""
     peer, state = event.peer, turn.state
     id = _called(turn, peer, event.message["id"])
     pending, lease = state.requests.pending.get(id), state.requests.leases.get(id)
@@ -183,7 +183,7 @@ def _called(turn: Turn, peer: Peer, name: str) -> str:
 
 
 def answer(turn: Turn) -> None:
-    """Whoever was not granted at once is refused, or put on disk and told why it waits."""
+    """If a request was not granted at once, refuse it, or write it to disk and say why it waits."""
     state = turn.state
     if not state.requests.unwritten or isinstance(state.devices.check, Checking):
         return None
@@ -235,7 +235,7 @@ def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
 
 
 class Why(NamedTuple):
-    """Why a request waits, as people are told it."""
+    """Why a request waits, in words for people."""
 
     code: str
     sentence: str
@@ -275,7 +275,7 @@ def place(turn: Turn, id: str) -> int:
 
 
 def _next_step(turn: Turn, code: str) -> str | None:
-    """Waiting longer helps where the devices are in use, not where they cannot be had."""
+    """Waiting longer helps if the devices are in use, not if this machine has none that match."""
     if turn.state.devices.trouble is not None:
         return turn.state.devices.trouble.next_step
     return "See `gpulease status`." if code == UNAVAILABLE else None
@@ -296,7 +296,7 @@ def deadline(turn: Turn, id: str) -> None:
 
 
 def client_gone(turn: Turn, peer: Peer) -> None:
-    """Whoever waited there has left the line; what was granted and never claimed is given back."""
+    """The client has left the queue. Release what was granted and never claimed."""
     state = turn.state
     state.requests.resuming = tuple(event for event in state.requests.resuming if event.peer is not peer)
     for id in [id for id, listener in state.requests.listeners.items() if listener is peer]:

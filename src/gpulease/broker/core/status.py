@@ -137,7 +137,7 @@ def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 
 
 def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
+    """The order of the rows of the queue, and how many wait in total: rows alone do not say."""
     line = turn.state.requests.line
     return {"line": {"ids": [entry.id for entry in line.front(MAX_LINES)], "length": len(line)}}
 
@@ -167,7 +167,7 @@ def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None
 
 
 def _ending(state: State, verdict: Verdict) -> str:
-    """A word on the jobs there that were told to end and have not yet."""
+    """A note on jobs there that were asked to end and have not ended yet."""
     ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
     names = [str(id) for id in ids] if isinstance(ids, tuple) else []
     ending = [job.planner_id for job in state.jobs.running.values() if job.ending and job.planner_id in names]
@@ -207,7 +207,7 @@ NOW = "It would start now."
 
 
 def estimate_starts(turn: Turn, event: Received) -> Document:
-    """Of so many alike: in how many seconds each would start, None being nobody knows; of the first also why not now.
+    """For equal requests: in how many seconds each would start (None: unknown), and why the first does not start now.
 
     Seconds, and no moments: hosts are compared by them, and their clocks differ.
     """

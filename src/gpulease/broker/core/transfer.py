@@ -21,7 +21,7 @@ FINISH = "Run `gpulease rebalance` again: it finishes the move. Or remove it her
 
 
 def moved(turn: Turn, event: Received) -> None:
-    """Remove those that wait as they were copied. That it was this, and no `rm` by hand, is an event."""
+    """Remove the jobs that still wait as they were copied. An event records that it was this, and not `rm` by hand."""
     ids: list[JobId] = []
     skipped: list[str] = []
     message: MovedRequest = event.message
@@ -82,7 +82,7 @@ def _own(turn: Turn, event: Received, named: Copied) -> Job | None:
 
 
 def changed_at(job: Job) -> float:
-    """The moment of its last step: it was queued, edited, moved in the line or put back."""
+    """The moment of its last step: it was queued, edited, moved in the queue or put back."""
     return job.history[-1].time if job.history else job.added
 
 

@@ -350,7 +350,7 @@ class SqliteStore:
         if 0 < present < min(steps):
             raise StateError(
                 f"The state in {self._path!r} was written before gpulease 0.1.0 (version {present}).",
-                "End what still runs, then move the file away. The next broker starts without leases and jobs.",
+                "Move the file away, after you end what still runs. The next broker starts without leases and jobs.",
             )
         database_file.upgrade(self._database, present)
 
@@ -364,7 +364,7 @@ class SqliteStore:
     def damaged(self, why: str) -> StateError:
         return StateError(
             f"The state in {self._path!r} is damaged: {why}.",
-            "End what still runs, then move the file away. The next broker starts without leases and jobs.",
+            "Move the file away, after you end what still runs. The next broker starts without leases and jobs.",
         )
 
 

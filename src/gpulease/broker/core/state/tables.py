@@ -100,7 +100,7 @@ class Table(dict[K, V]):
 
 
 class _Made:
-    """Made anew for each part, and never replaced: a table, or what is kept at hand during a turn."""
+    """Made new for each part, and never replaced: a table, or what is kept at hand during a turn."""
 
     def __init__(self, make: Callable[[Changes], object]) -> None:
         self.make = make
