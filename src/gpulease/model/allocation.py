@@ -28,7 +28,7 @@ class Allocation:
     def own(self, devices: Sequence[Device]) -> list[Device]:
         """Those of the node's devices that are the allocation's.
 
-        Where Slurm confines jobs to their devices, the driver shows no others, and numbers them anew.
+        Where Slurm confines jobs to their devices, the driver shows no others, and numbers them from 0 again.
         """
         if len({device.index for device in devices}) <= len(self.gpus):
             return list(devices) if self.node else []

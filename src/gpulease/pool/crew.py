@@ -1,6 +1,6 @@
 """Keeps workers alive: starts them, hears from them, replaces the ones that die, and gives up on what never works.
 
-All of it runs in the reactor's thread. Not for: items. Whoever owns the crew hears of workers that are ready or gone.
+All of it runs in the reactor's thread. Not for: items. The crew's owner hears of workers that are ready or gone.
 
 To grow, one worker more than is ready stands in the machine's one line, behind everybody else; what it is granted was
 idle.
@@ -38,12 +38,12 @@ GRACE = 10.0  # seconds for a worker that was told to stop and has nothing to do
 
 
 class CrewOwner:
-    """Who hears of the workers."""
+    """The owner, which hears of the workers."""
 
     def worker_ready(self, slot: WorkerSlot) -> None: ...
 
     def worker_waits(self, slot: WorkerSlot) -> None:
-        """It stands in the line."""
+        """It waits in the queue."""
 
     def worker_retires(self, slot: WorkerSlot) -> None:
         """It gets nothing new, and will be gone."""
@@ -108,7 +108,7 @@ class Crew(Source):
         return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: WorkerSlot, lease: str) -> None:
-        """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
+        """The worker's lease is over: it ends after its item, and the next worker waits in the queue again."""
         if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping or slot.is_gone:
             return  # of a worker that ended by itself the lease ends too
         self._log.note(f"{slot.label}: its lease {lease} was ended from outside; another is asked for", logging.WARNING)
@@ -258,7 +258,7 @@ class Crew(Source):
 
 
 def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
-    """What each worker is told at its start, and the memory with what all of them share."""
+    """What each worker gets at its start, and the memory with what all of them share."""
     shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
     setup = {
         "request": dict(plan.request),
@@ -295,7 +295,7 @@ class Elastic:
             engine.on_waiting = self.grow
 
     def grow(self) -> None:
-        """After a worker became ready, new work came, or nobody waits any more: one more into the line."""
+        """After a worker became ready, new work came, or nobody waits any more: one more into the queue."""
         starting = any(slot.state == STARTING for slot in self._crew.slots)
         if starting or (self._engine is not None and not self._engine.pending()):
             return
@@ -306,7 +306,7 @@ class Elastic:
             self._crew.add()
 
     def heard(self, line: dict[str, Any]) -> None:
-        """Who stands ahead of ours in the line: for each of them workers are let go, once."""
+        """Requests ahead of ours in the queue: for each of them release workers, once."""
         before = self._given
         self._given = {id: row["gpus"] for id, row in line.items() if row["priority"] < self._priority}
         wanted = sum(gpus for id, gpus in self._given.items() if id not in before)

@@ -1,8 +1,8 @@
 """`map`: its items on their way in, and their results until somebody takes them.
 
-Input is read a bounded way ahead, so that an endless generator is no trouble, and by a thread, so that results come out
+Input is read a bounded way ahead, so that an endless generator works, and by a thread, so that results come out
 while it is slow. Nobody may ever take the results: then the items run all the same, as the standard library's do;
-whoever leaves a loop over them drops what no worker has begun.
+a caller that leaves a loop over them drops items that no worker has begun.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Wanted(enum.Enum):
 
 
 class Feed:
-    """Puts the items of one `map` in, and keeps their results for whoever takes them. One lock guards all of it."""
+    """Puts the items of one `map` in, and keeps their results until they are taken. One lock guards all of it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Feed:
             self._changed.notify_all()
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Put in nothing more; `error` is for whoever asks for the rest."""
+        """Put in nothing more; `error` is for the caller that asks for the rest."""
         with self._changed:
             if self._reading is not Reading.ENDED:
                 self._reading = Reading.STOPPED
@@ -161,7 +161,7 @@ class Feed:
             self._changed.notify_all()
 
     def _check_bar(self) -> None:
-        """The bar ends with the last result, whoever takes it and when."""
+        """The bar ends with the last result, no matter who takes it and when."""
         if self._bar is not None and self._reading is Reading.ENDED and self._bar.ended == self._fed:
             self._close_bar()
 

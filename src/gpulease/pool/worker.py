@@ -1,4 +1,4 @@
-"""A worker process: takes its lease, runs `init`, then works off items until whoever started it is gone.
+"""A worker process: takes its lease, runs `init`, then works off items until its parent is gone.
 
 Started by `slot`, with its connection as descriptor 3. Nothing of the user's is
 imported before the lease is held and CUDA_VISIBLE_DEVICES is set.
@@ -110,7 +110,7 @@ class WorkerLoop:
         self._tell(leased=held, broker=broker, gpus=gpus)
 
     def _acquire(self, request: Told) -> Held:
-        """What is free now, else a place in the line, after saying so."""
+        """Take what is free now, else wait in the queue, and say so first."""
         from gpulease.api.leases import acquire
 
         try:

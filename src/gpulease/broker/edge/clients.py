@@ -125,7 +125,7 @@ class Clients:
                 self._accounts.when_known(("uid", connection.peer.uid), partial(self._admit, connection))
 
     def _admit(self, connection: Connection) -> None:
-        """Whoever is not known waited for the directory of users, and nobody else did."""
+        """A client of an unknown user waits for the directory of users. Other clients do not."""
         account = self._accounts.account(connection.peer.uid)
         if account is None:
             self.send(connection.peer, error(BrokerUnavailable("The directory of users does not answer.", AGAIN)))
@@ -150,7 +150,7 @@ class Clients:
             self._accounts.when_known(question, partial(self._happened, event))
 
     def _introduce(self, connection: Connection) -> None:
-        """Whoever comes for the first time is named to the launcher: jobs from before it was there may be theirs."""
+        """The launcher gets the name of each new user: jobs from before it started may be theirs."""
         if self.prove is not None and connection.peer.uid not in self._introduced:
             self._introduced.add(connection.peer.uid)
             with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ class Clients:
         return self._set_interest(connection)
 
     def round(self) -> Iterator[Received]:
-        """Messages for one turn of the core, from whoever has used least."""
+        """Messages for one turn of the core, from the user who has used the least time."""
         return self._turns.round(self._take, self._crowded)
 
     @property
@@ -249,7 +249,7 @@ class Clients:
         return event._replace(crowded=self._crowded)
 
     def _is_left(self, connection: Connection, message: Message) -> bool:
-        """Whether it is to be done without a client: it changes something, and is no flood that was left behind."""
+        """Whether to do it without a client: it changes something, and is not part of a flood that was left behind."""
         if not connection.left:
             self._cut(connection)
             return False

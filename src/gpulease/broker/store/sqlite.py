@@ -250,7 +250,7 @@ class SqliteStore:
         return True
 
     def _force(self) -> None:
-        """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
+        """What NORMAL leaves out. An error ends the broker: the next one reads what is on disk."""
         if self._log is None:
             return  # on a network, where FULL has done it
         try:
@@ -307,7 +307,7 @@ class SqliteStore:
     def shrink(self) -> None:
         """Give a little of what is free in the file back to the disk, and empty the log of what was removed.
 
-        It is tried again, so trouble is not told.
+        It is tried again, so errors are not reported.
         """
         if self._open or self._held:
             return
