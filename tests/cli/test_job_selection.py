@@ -58,7 +58,7 @@ def test_only_all_is_told_that_it_is_roots_own(
         assert "No such job" in reply
         assert "`all`" not in reply
     main(["kill", "all"])
-    assert ("Root's `all` is root's own" in capsys.readouterr().err) == (os.getuid() == 0)
+    assert ("`all` means root's own jobs" in capsys.readouterr().err) == (os.getuid() == 0)
 
 
 def test_every_function_takes_them_too(queue: QueueSite, inside: None) -> None:  # noqa: F811

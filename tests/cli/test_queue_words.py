@@ -57,7 +57,7 @@ WRONG: list[tuple[int, str, list[str]]] = [
     (2, "id is empty", ["clean", ""]),
     (2, "`last` was given together", ["show", "last", "1"]),
     (2, "together with those of jobs", ["log", "last", "broker"]),
-    (2, "no job id", ["move", "x"]),
+    (2, "not a job id", ["move", "x"]),
     (1, "label 'nobody'", ["kill", "--label", "nobody"]),
     (1, "label 'nobody'", ["retry", "--label", "nobody", "--state", "failed"]),
     (1, "99", ["kill", "99"]),

@@ -36,8 +36,8 @@ def test_a_text_has_several_with_several_amounts() -> None:
     [
         ("priority:*:gpus=1", "has no number"),
         ("priority:1e3:gpus=1", "has no number"),
-        ("user:*", "is no limit"),
-        ("users:*:gpus=1", "is no limit"),
+        ("user:*", "is not a limit"),
+        ("users:*:gpus=1", "is not a limit"),
         ("user:*:gpu=1", "Did you mean gpus?"),
         ("user:*:gpus=-1", "0 to 1000000"),
         ("user:*:priorities=9-5", "a range"),

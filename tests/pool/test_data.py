@@ -199,7 +199,7 @@ def test_init_runs_once_in_each_worker_and_its_value_is_kept(in_machine: Machine
 
 
 def test_outside_of_a_worker_there_is_no_worker() -> None:
-    with pytest.raises(UsageError, match="no worker"):
+    with pytest.raises(UsageError, match="not a worker"):
         gpulease.worker()
 
 

@@ -154,7 +154,7 @@ def _keep_private(path: str) -> None:
 
 
 def _tell(ready: int, message: bytes) -> None:
-    """To whoever started this broker: that it is ready, or why it will never be."""
+    """Report to the process that started this broker: that it is ready, or why it will never be."""
     if ready >= 0:
         with contextlib.suppress(OSError):
             os.write(ready, message)

@@ -1,7 +1,7 @@
 """A process that may hang where the broker must not: it reads questions from a pipe and answers on another.
 
 It is started by the first question, and by the next one after it ended. Nobody waits for it: what it does not take at
-once ends it, and `due` says when an answer is overdue. Whoever owns it decides what then becomes of the question.
+once ends it, and `due` says when an answer is overdue. Its owner decides what then becomes of the question.
 """
 
 from __future__ import annotations

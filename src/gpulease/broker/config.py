@@ -1,4 +1,4 @@
-"""The config file: parameters as whoever runs the broker writes them, in TOML. Read by the edge; the core gets texts.
+"""The config file: parameters in TOML, as an administrator writes them. Read by the edge; the core gets texts.
 
 A wrong file is refused whole, with its line: half of what an administrator wrote is not what they meant.
 """

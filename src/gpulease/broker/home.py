@@ -1,7 +1,7 @@
 """The folders that a broker lives in: made, locked, listened in, and put back when somebody removed them.
 
-Whoever has the locks is the only broker. There are three, since one alone can be got round. The file in the state
-folder goes with that folder, and so does the one in the run folder. And a name that is no file (an abstract socket)
+The process with the locks is the only broker. There are three, since one alone can be circumvented. The file in the
+state folder goes with that folder, and so does the one in the run folder. The third, an abstract socket, not a file,
 stays as long as the broker lives, whatever is removed.
 """
 
@@ -75,11 +75,11 @@ class Home:
 
     @property
     def descriptors(self) -> list[int]:
-        """Of the locks: whoever inherits them keeps the others out too."""
+        """Of the locks: a process that inherits them keeps others out too."""
         return [*self._locks.values(), *([] if self._name is None else [self._name.fileno()])]
 
     def listen(self) -> socket.socket:
-        """Where clients come in; told in the lock's file, for those who look in another run folder."""
+        """Where clients connect; written into the lock's file, for clients that look in another run folder."""
         place = self.place
         try:
             places.write_kind(place.run, place.kind)
@@ -161,7 +161,7 @@ class Home:
 
 
 def _stop(place: places.Place) -> None:
-    """Tell whoever listens there, if it is to be trusted; its connection ends with it."""
+    """Tell the process that listens there, if it can be trusted; its connection ends with it."""
     for folder in filter(None, (place.run, places.moved_to(place))):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
             asking.settimeout(ENDING)
@@ -180,7 +180,7 @@ def lock_name(state: str) -> str:
 
 
 def _uid_at(name: str) -> int | None:
-    """Who listens at that name, by the kernel's word; None when nobody does who can be asked."""
+    """The process that listens at that name, as the kernel says; None if there is none that can be asked."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
         asking.setblocking(False)
         try:

@@ -1,6 +1,6 @@
-"""What somebody is to be told of, kept until a process of its own tells it: one at a time, of all that came meanwhile.
+"""Messages that wait until a process of its own sends them: one process at a time, for all that came meanwhile.
 
-So ten thousand jobs that end at once do not start ten thousand processes, and whoever is told of them, and hangs, keeps
+So ten thousand jobs that end at once do not start ten thousand processes, and a receiver that hangs keeps
 nobody waiting. Hooks and notices leave so. Not here: what the process does (broker/children/hooks.py, notices/send.py).
 """
 
@@ -56,7 +56,7 @@ class Outbox:
         return self._running
 
     def flush(self) -> None:
-        """Tell of all that is left, beside a process that still runs: whoever keeps this is about to end."""
+        """Send everything that is left, beside a process that still runs: the owner of this is about to end."""
         self._running = None
         self.start()
 
@@ -69,7 +69,7 @@ class Outbox:
 
 
 class PacedOutbox(Outbox):
-    """Gathers for a moment before it tells, and not more often than every so many seconds."""
+    """Gathers for a moment before it sends, and keeps a least time between two messages."""
 
     GATHER = 2.0  # seconds: what belongs together happens together
 

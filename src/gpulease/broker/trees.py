@@ -1,4 +1,4 @@
-"""All processes of a job: its session, their descendants, and whoever carries its mark, however detached.
+"""All processes of a job: its session, their descendants, and every process with its mark, however detached.
 
 What escapes: a process that has left the session, lost its parent, and thrown away its environment or become another
 user.
@@ -29,7 +29,7 @@ class Census:
         self._environs: dict[int, bytes] = {}
 
     def tree(self, root: Root) -> dict[int, int]:
-        """The living ones, with their start times. Who began before the job is not of it, whatever its session says."""
+        """The living ones, with their start times. A process that began before the job is not part of it."""
         born = {
             pid: seen for pid, seen in self._processes.items() if root.since is None or seen.start_time >= root.since
         }

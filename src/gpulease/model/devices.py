@@ -1,4 +1,4 @@
-"""PURE: what a device is: free, outside or lost, as far as a sample tells; slowed; a whole GPU or a MIG instance."""
+"""PURE: what a device is: free, outside or lost, as a sample shows it, or slowed; a whole GPU or a MIG instance."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:
 
 
 def computing(device: Device) -> tuple[Process, ...]:
-    """Processes that count as use. Whoever only draws on a display does not."""
+    """Processes that count as use. A process that only draws on a display does not."""
     return tuple(process for process in device.processes or () if not process.graphics)
 
 
 def unexplained_memory(device: Device, threshold: int = UNEXPLAINED_MEMORY) -> int:
     """Bytes in use that no visible process accounts for, 0 below the threshold.
 
-    Processes in a container may be invisible from here, so that no process is no proof of idleness.
+    Processes in a container may be invisible from here, so a device without processes may still be in use.
     """
     if device.memory_used is None:
         return 0

@@ -142,7 +142,7 @@ def are_texts(value: object) -> bool:
 
 
 def is_unicode(value: str) -> bool:
-    """Whether it can be asked for: bytes that are no text are kept as they are in paths and commands only."""
+    """Whether it can be asked for: bytes that are not text are kept as they are in paths and commands only."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -179,7 +179,7 @@ def command_words(given: Sequence[object], said: str = "", now: float = 0.0) -> 
 class Kind:
     """What a value may be on the wire, and what to give instead; how people's is read, and how the broker keeps it.
 
-    `option` is what a parser of options is told; `values` is where its completion looks.
+    `option` goes to the parser of options; `values` is where its completion looks.
     """
 
     __slots__ = ("fits", "hint", "keep", "option", "read", "values")

@@ -67,12 +67,12 @@ def selection(
 
 
 def line_id(job: JobId) -> str:
-    """What a job is called in the line and as the holder of a lease: `J12`."""
+    """The name of a job in the queue and as the holder of a lease: `J12`."""
     return f"J{job}"
 
 
 def job_number(line_id: str) -> int:
-    """The job of `J12`; 0 for what is no job of a broker, as the lease `L3`."""
+    """The job of `J12`; 0 if it is not a job of a broker, as the lease `L3`."""
     number = line_id[1:]
     return int(number) if line_id[:1] == "J" and number.isascii() and number.isdecimal() else 0
 
@@ -88,7 +88,7 @@ def are_states(text: str) -> bool:
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order, and those that follow each other as one: a thousand jobs of one sweep are one range."""
+    """In order, with neighbours joined: a thousand jobs of one sweep are one range."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1 and first > merged[-1][0]:

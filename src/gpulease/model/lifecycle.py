@@ -192,7 +192,7 @@ class Step(NamedTuple):
 
 
 class ImpossibleTransition(Exception):
-    """An event came that the table does not know in this state: a bug, told with its story."""
+    """An event came that the table does not know in this state: a bug, reported with the history."""
 
     def __init__(self, what: str, state: str, event: str, history: tuple[Step, ...]) -> None:
         story = "; ".join(f"at {step.time:g} {step.event}: {step.state} -> {step.next}" for step in history)

@@ -1,4 +1,4 @@
-"""PURE: of what a user can be told, and which of it was asked for.
+"""PURE: what a user can get notices of, and which of it was asked for.
 
 Not here: when it happens (broker/core/notices.py), what it says (words.py) and how it is sent (channels.py).
 """

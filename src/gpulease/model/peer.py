@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, by the kernel's word. Not here: the connection itself
+"""The process at the other end of a connection, as the kernel reports it. Not here: the connection itself
 (broker/edge/connection.py).
 """
 

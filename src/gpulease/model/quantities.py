@@ -47,7 +47,7 @@ def parse_seconds(text: str) -> float:
 
 
 def _parts(text: str) -> float | None:
-    """`1h30m`, or seconds alone. In `1h30` the 30 may be minutes or seconds: that is no time."""
+    """`1h30m`, or seconds alone. In `1h30` the 30 may be minutes or seconds: that is not a valid time."""
     number, unit, rest = _next_part(text)
     if number is not None and not unit and not rest:
         return number
@@ -201,7 +201,7 @@ def exact_size(value: int) -> str:
 
 
 def pause_after(failures: int, first: float, longest: float) -> float:
-    """Seconds before the next attempt, after so many failures in a row: each time twice as long."""
+    """Seconds before the next attempt, after this number of failures in a row: each time twice as long."""
     return min(longest, first * 2.0 ** min(max(failures - 1, 0), 60))
 
 

@@ -1,6 +1,6 @@
 """PURE: a word as a shell reads it; and whether a shell has nothing to do but to run one command.
 
-Then it ends with that, and whoever asked is above it.
+Then it ends with that, and the process that asked is above it.
 
 The rule: its last command is followed by nothing but a pipe into filters; before it stand only commands that prepare
 (`PREPARE`); and it does not read the output itself, by `$(…)` or the like.

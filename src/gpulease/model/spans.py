@@ -26,7 +26,7 @@ class DeviceName(NamedTuple):
 
 
 class SpanHolder(NamedTuple):
-    """Who had a device."""
+    """The holder of a device."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class SpanUse(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What samples told about a device: times in milliseconds, and means. None is unknown."""
+    """What samples say about a device: times in milliseconds, and means. None is unknown."""
 
     watched: int = 0
     known: int = 0
@@ -108,7 +108,7 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 
 def added(uses: Mapping[SpanHolder, SpanUse], more: Mapping[SpanHolder, SpanUse]) -> dict[SpanHolder, SpanUse]:
-    """Both together. Beyond so many holders the labels of new ones are left out: their number has a bound."""
+    """Both together. Beyond a fixed number of holders the labels of new ones are left out: their number has a bound."""
     found = dict(uses)
     for holder, use in more.items():
         if holder not in found and holder.label is not None and len(found) >= MAX_LABELS:
@@ -132,7 +132,7 @@ def count_in(counts: dict[Counted, Count], whose: Counted, count: Count) -> None
 
 
 def shares(whole: int, number: int) -> list[int]:
-    """A time divided evenly among so many, without a rest."""
+    """A time divided evenly among this number, without a rest."""
     part, rest = divmod(whole, number)
     return [part + (at < rest) for at in range(number)]
 

@@ -1,6 +1,6 @@
 """What a store does: keep named documents in tables, change several of them at once or none, and append events.
 
-What was written is seen by whoever reads the store, and is undone by `rollback` until it is committed.
+Readers of the store see what was written, and `rollback` undoes it until it is committed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Store(Protocol):
         """Of the first ones behind the key `after`: whether a job has it that is not over, or ended since."""
 
     def jobs_ended(self, before: float, most: int) -> list[Document]:
-        """Those that ended before, the oldest first."""
+        """Jobs that ended before, the oldest first."""
 
     def forget_events(self, before: float, kept: int, most: int) -> int:
         """Of the oldest `most`, remove what is older, or beyond the newest `kept`; how many there were."""

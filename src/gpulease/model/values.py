@@ -1,4 +1,4 @@
-"""The words of gpulease as immutable values: devices, processes, samples, requests, the line, leases.
+"""The words of gpulease as immutable values: devices, processes, samples, requests, the queue, leases.
 
 Named tuples and not dataclasses, because the commands that people wait for load this file
 (`gpulease help decisions/0002`). Nothing here reads a clock, a file or a driver.
@@ -70,7 +70,7 @@ class Sample(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who holds: a process, proven by all of these together; or only a user, for a reservation."""
+    """The holder: a process, proven by all of these together; or only a user, for a reservation."""
 
     uid: int
     user: str
@@ -109,7 +109,7 @@ class Cause(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A request in the line: who asks, since when, and in which place."""
+    """A request in the queue: who asks, since when, and in which place."""
 
     id: str
     request: Request

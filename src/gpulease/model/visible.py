@@ -36,7 +36,7 @@ UNTOLD = ("unknown-", "MIG-unknown-", "AMD-")  # how a probe names a device whos
 
 
 def wanted(asked: str | None, environ: Mapping[str, str], said: str = "visible_by") -> str | None:
-    """How whoever asks wants devices named: by a parameter, else by the variable; None when nothing is said."""
+    """How the requester wants devices named: by a parameter, else by the variable; None if nothing is said."""
     for value, name in ((asked, said), (environ.get(VARIABLE) or None, VARIABLE)):
         if value is not None and value not in BY:
             raise UsageError(f"{name} is {str(value)[:40]!r}.", "Give uuid or index.")
@@ -48,8 +48,8 @@ def wanted(asked: str | None, environ: Mapping[str, str], said: str = "visible_b
 def variables(devices: Iterable[Shown], by: str | None = None) -> dict[str, str]:
     """The variables that show a program just these devices: UUIDs, since an index means another card elsewhere.
 
-    `by="index"` is for programs that take CUDA_VISIBLE_DEVICES for numbers; anything else is UUIDs. Containers are told
-    by NVIDIA_VISIBLE_DEVICES, which CUDA itself does not read.
+    `by="index"` is for programs that take CUDA_VISIBLE_DEVICES for numbers; anything else is UUIDs. Containers read
+    NVIDIA_VISIBLE_DEVICES, which CUDA itself does not read.
     """
     chosen = list(devices)
     amd = [device for device in chosen if device.vendor == "amd"]
@@ -75,9 +75,9 @@ def _written(devices: list[Shown], by: str | None = None) -> str:
 
 
 def _by_uuid(devices: list[Shown]) -> str:
-    """Where one UUID is not told all are indices, for the two kinds cannot be mixed.
+    """If one UUID is unknown, all are indices, for the two kinds cannot be mixed.
 
-    CUDA has no index for a MIG instance, so it is told the GPU, once, and takes the first instance of it.
+    CUDA has no index for a MIG instance, so it gets the GPU, once, and takes the first instance of it.
     """
     if any(device.uuid.startswith(UNTOLD) for device in devices):
         return ",".join(dict.fromkeys(device.label.partition(":")[0] for device in devices))

@@ -167,7 +167,7 @@ class Board:
     def steps(self, family: Family) -> list[tuple[float, int]]:
         """The most that fits now, as (longest duration, amount); held devices serve short ones only.
 
-        By identity: the line keeps one object for equal families, and hashing one is what a plan
+        By identity: the queue keeps one object for equal families, and hashing one is what a plan
         would spend most of its time on.
         """
         found = self._steps.get(id(family))
@@ -198,7 +198,7 @@ class Board:
         return request._replace(duration=None) if waiting.user in self.unbelieved else request
 
     def as_seen(self, waiting: Waiting) -> Waiting:
-        """A packed request wants a share as large as its like were seen to use; unknown, it wants a device alone."""
+        """A packed request wants the share that similar jobs used; if that is unknown, it wants a device alone."""
         if not waiting.packed:
             return waiting
         share = self.share_of(family_of(waiting.kind, waiting.request, waiting.shape))
@@ -262,7 +262,7 @@ class Board:
 
 
 def admits(family: Family | Request, device: Device) -> bool:
-    """Whether the filters of a request let it have this device, whoever has it now."""
+    """Whether the filters of a request allow this device, regardless of its holder."""
     return refusal(family, device) is None
 
 

@@ -2,9 +2,9 @@
 
 For each priority in turn: first who has waited beyond the longest wait, oldest first; then who is overdue,
 by fair share and the moment their patience ended; then everybody, by fair share and arrival. With an order of
-the administrator's own, whoever is in it comes behind the longest wait and before all of this. Whoever
-fits is granted; the first few of the overdue that do not fit have devices held for them.
-Pure: no clock, no I/O, no randomness, and neither the line nor any other argument is changed.
+the administrator's own, its requests come behind the longest wait and before all of this. Requests that fit are
+granted; the first few of the overdue that do not fit have devices held for them.
+Pure: no clock, no I/O, no randomness, and neither the queue nor any other argument is changed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def plan(
     """Decide. `views` by UUID; `closed` by kind of request (or `of_user`), each with the reason why none starts.
 
     `caps`: by sweep, how many of it may run at a time; `slots`: the same of requests for no device. `fates`, asked
-    when somebody asks for a start, and `said`, what was told of starts before, are for forecasts only.
+    when somebody asks for a start, and `said`, earlier estimates of starts, are for forecasts only.
     """
     held = tuple(leases)
     unbelieved = doubted(records or {}, held, now, policy)
@@ -165,7 +165,7 @@ class _Decision:
                 self.grant(waiting, slots)
 
     def serve_in(self, order: Ranking) -> None:
-        """Grant whoever fits, in an order that was given. It takes no GPU from who has waited the longest."""
+        """Grant requests that fit, in a given order. It takes no GPU from the request that has waited the longest."""
         self.order = order
         for priority in sorted(self.line.tiers):
             self.serve_first(self._longest(self.line.tiers[priority]))
@@ -185,7 +185,7 @@ class _Decision:
         self.fill(priority, tier, self.orders.usual)
 
     def serve_without_device(self, priority: int) -> None:
-        """Whoever needs no device, while there are slots: first of the user who has fewest of them."""
+        """Requests that need no device, while there are slots: first of the user who has fewest of them."""
         parties = self.line.light[priority].parties
         while self.running.free_slots:
             had = self.running.without_device
@@ -265,7 +265,7 @@ class _Decision:
         return waiting.kind in self.closed or of_user(waiting.kind, waiting.user) in self.closed
 
     def fill(self, priority: int, tier: Tier, order: Order) -> None:
-        """Grant whoever fits, in order, until nobody does."""
+        """Grant requests that fit, in order, until none does."""
         parties = list(tier.parties)
         while (waiting := self._next(priority, tier, parties, order)) is not None:
             self.grant_where_best(waiting)

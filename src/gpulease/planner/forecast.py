@@ -1,13 +1,12 @@
-"""PURE: when the first of the line should start: a short look ahead, and what is told of it.
+"""PURE: when the first requests of the queue should start: a short simulation, and the estimates made from it.
 
-It plays a few courses of events: each lease goes on for some quantile of what is known of its like, each that starts
-runs for some quantile, and whoever fits starts, in the order of the line. The middle of these courses, corrected by how
-the last starts compared with what was said of them, is told as a range: by when it starts in half of all cases, and in
-nine of ten. What nothing is known of goes on for ever, and who has to wait for that has no number.
+It simulates a few courses of events. Each lease goes on for some quantile of the run times of similar ones, each new
+one runs for some quantile, and requests that fit start in the order of the queue. The middle of these courses,
+corrected by how good the last estimates were, gives a range: by when it starts in half of all cases, and in nine of
+ten. If nothing is known of a lease, it goes on for ever, and requests that wait for it have no estimate.
 
-Also told: what is sure by limits that are enforced, and that a start is late. A bound that was told does not move away
-while nothing but time passes: it is kept, or the start is late, and then no new time is told before something has
-changed.
+The estimate also says what is sure by enforced limits, and that a start is late. While only time passes, a bound that
+users saw does not move away: it is kept, or the start is late, and then there is no new time before something changes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def compared(said: float, came: float) -> float:
 
 
 def judged(said_at: float, start: Start, came: float) -> dict[str, float]:
-    """What there is to learn when a request starts that somebody was told of."""
+    """What to learn when a request starts that had an estimate."""
     found = {STARTS: compared(start.played - said_at, came - said_at)}
     for name, moment in ((BY_LIKELY, start.likely), (BY_LATEST, start.latest)):
         found[name] = 0.5 if came <= moment + LENIENT else 2.0
@@ -142,7 +141,7 @@ def expected_starts(
     counts: RunningCounts,
     length_of: Callable[[Waiting], float | None],
 ) -> dict[str, float]:
-    """When each of the line should start, each as soon as it fits, in order; who nobody can say it of is left out.
+    """When each request of the queue should start, each as soon as it fits, in order; unknown ones are left out.
 
     `board` tells which devices there are, and for whom; `ledger` what is held and `counts` how many of each sweep run:
     neither is changed.
@@ -285,7 +284,7 @@ OUT_OF_REACH = (OUTSIDE, DRAINING, EXCLUDED, LOST)
 
 
 class KnownEnds(NamedTuple):
-    """What is known of leases beside how long their like ran."""
+    """What is known of leases beside the run times of similar ones."""
 
     stay: frozenset[str] = frozenset()  # leases whose own process, or run, waits for more: they do not end before
     limits: Mapping[str, float] = {}  # never changed: by lease, when the broker ends it whatever it does
@@ -301,7 +300,7 @@ def enforced_end(lease: Lease, known_ends: KnownEnds) -> float | None:
 
 
 class EarlierForecast(NamedTuple):
-    """What was told of one start: first, which the score compares, and last, with what it was worked out from."""
+    """Estimates of one start: the first, which the score compares, and the last, with what it was worked out from."""
 
     at: float
     start: Start
@@ -310,7 +309,7 @@ class EarlierForecast(NamedTuple):
 
 
 class CertainStart(NamedTuple):
-    """A moment by which a request starts if the line stays as it is, and the leases whose limits make it so."""
+    """A moment by which a request starts if the queue stays as it is, and the leases whose limits make it so."""
 
     moment: float
     leases: tuple[str, ...]
@@ -354,7 +353,7 @@ def _by(start: Start, bound: float) -> Start:
 def updated_forecast(
     said: EarlierForecast | None, forecast_now: Forecast, basis: int, now: float
 ) -> EarlierForecast | None:
-    """What to remember after somebody was told this."""
+    """What to remember after an estimate was shown."""
     if forecast_now.start is None:
         return said
     if said is None:
@@ -368,9 +367,9 @@ def updated_forecast(
 def certain_start(
     waiting: Waiting, others: Iterable[Waiting], board: Board, ledger: Ledger, known_ends: KnownEnds
 ) -> CertainStart | None:
-    """By when so many devices fall free, by limits that the broker enforces, that it has one whatever others take.
+    """By when enough devices become free, by limits that the broker enforces, that it has one whatever others take.
 
-    Any of the `others` in the line may come to go first, by fair share or as it is shorter, and takes what it asks for;
+    Any of the `others` in the queue may go first, by fair share or as it is shorter, and takes what it asks for;
     one of a later priority does so only where the request wants several devices, and waits for the last of them.
     Quotas and caps may keep a request back at any time, so nothing is sure under them.
     """

@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def remaining(lease: Lease, lengths: Lengths, policy: Policy) -> float:
-    """How long a lease should go on: by what it declared, else at the latest by what is known of its like."""
+    """How long a lease should go on: as declared, else at the latest by the run times of similar ones."""
     now = lengths.now
     if lease.until is not None:
         return max(0.0, lease.until - now)

@@ -1,4 +1,4 @@
-"""PURE: how long everything should run: from what was declared, else from how long its like ran.
+"""PURE: expected run times: as declared, else from how long similar jobs and leases ran.
 
 What is declared is believed in proportion to how this user's declarations turned out. Without a declaration the
 earlier runs of the same shape count: same user, same command without values, same request. Where these are few, the
@@ -202,13 +202,13 @@ class Lengths:
         return found
 
     def _sum(self, name: str, mean: float) -> tuple[float, float]:
-        """Runs and their seconds; those that still run count if they are longer than was expected."""
+        """Runs and their seconds; runs that have not ended count if they are longer than expected."""
         weight, total, _, _ = faded(self.sketches.get(name, EMPTY), self.now)
         long = [age for age in self.running.get(name, ()) if age > mean]
         return weight + len(long), total + sum(long)
 
     def declared(self, user: str, declared: float) -> float:
-        """Seconds that one which declared so many should run."""
+        """Seconds that a run with this declared time should take."""
         return declared * self.credit(user).mean
 
     def credit(self, user: str) -> Length:

@@ -1,7 +1,7 @@
-"""The line: everything that waits, indexed so that a plan looks at the heads of its classes only.
+"""The queue: everything that waits, indexed so that a plan looks at the heads of its classes only.
 
 A class is what one user asks at one priority with one set of filters. Adding and removing cost
-O(log n). Not here: who goes first between users, and what fits; a plan never changes the line.
+O(log n). Not here: who goes first between users, and what fits; a plan never changes the queue.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class Line:
         return places[0] + (-STEP if behind else STEP), priority
 
     def first_of(self, user: str, but: Container[str]) -> Waiting | None:
-        """The first of a user's that has a place, of those that are not in `but`."""
+        """The first of a user's requests that has a place and is not in `but`."""
         for priority in self._priorities():
             mine = [families for party, families in self._at(priority) if party.user == user]
             for _, entry in merge(*(queues.arrival for families in mine for queues in families.values())):
@@ -308,7 +308,7 @@ class Line:
         return None
 
     def places_before(self, waiting: Waiting, count: int) -> list[float]:
-        """So many places, in order, that nobody else stands between and `waiting`; its priority belongs to them."""
+        """This many places, in order, with nothing between them and `waiting`; its priority belongs to them."""
         found = self.place_at(self.ahead(waiting.id) - len(self.forced), "")
         assert found is not None
         return [found[0] + (place_of(waiting)[0] - found[0]) * number / (count + 1) for number in range(count)]

@@ -1,4 +1,4 @@
-"""PURE: an order of the administrator's own: what its function is told of the waiting, and whether its answer is one.
+"""PURE: the administrator's own order: what the function gets about waiting requests, and whether its answer is valid.
 
 The function is run in a child process (broker/children/order.py); the plan only reads the order that it gave last.
 """
@@ -33,7 +33,7 @@ class LineEntry(NamedTuple):
 
 
 def entries(line: Line, used: Mapping[str, float], now: float) -> list[LineEntry]:
-    """The first of the line, by priority and arrival; not who was forced, is blocked, or needs no device."""
+    """The first of the queue, by priority and arrival; not forced or blocked ones, nor ones that need no device."""
     front = line.front(len(line.forced) + MOST)[len(line.forced) :]
     return [
         LineEntry(
@@ -46,7 +46,7 @@ def entries(line: Line, used: Mapping[str, float], now: float) -> list[LineEntry
 
 
 def wrong_with(asked: Sequence[str], answer: object) -> str | None:
-    """Why an answer is no order of what was asked; None when it is one."""
+    """Why an answer is not an order of the given ids; None if it is one."""
     if not isinstance(answer, list) or not all(isinstance(id, str) for id in answer):
         return "it did not return a list of ids"
     unknown = next(iter(set(answer) - set(asked)), None)

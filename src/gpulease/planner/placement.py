@@ -125,7 +125,7 @@ def _comfort(slot: Slot) -> tuple[float, float, float, float]:
 
 
 def busyness(utilization: int | None) -> float:
-    """In steps; what cannot be read is taken for the busiest."""
+    """In steps; an unreadable value counts as the busiest."""
     return inf if utilization is None else utilization // UTILIZATION_STEP
 
 

@@ -1,7 +1,7 @@
 """A sorted queue in blocks that finds the first entry within limits without looking at the others.
 
 Every block knows the smallest size, the soonest start and the shortest duration in it, so a search
-passes over whole blocks. Not here: what the numbers mean; the line decides that.
+passes over whole blocks. Not here: what the numbers mean; planner/line.py decides that.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _unavailable(fields: Mapping[str, Value]) -> str:
 
 
 def _passed(fields: Mapping[str, Value]) -> str:
-    """Who came later and goes first, and until when."""
+    """Later requests that go first, and until when."""
     fairer, shorter = fields.get("fairer"), fields.get("shorter")
     said = ""
     if isinstance(fairer, tuple) and fairer:

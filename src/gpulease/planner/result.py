@@ -47,9 +47,9 @@ OF_SWEEP = 16  # of one sweep with a cap that are looked ahead at: the rest of i
 
 
 class LookAhead:
-    """Who is served next, when each of them should start, and who goes before whom.
+    """The requests that are served next, when each should start, and which go before which.
 
-    Made with the plan, worked out when somebody asks. The line may have lost those who were granted by then.
+    Made with the plan, worked out on demand. Granted requests may have left the queue by then.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LookAhead:
         known_ends: Callable[[], KnownEnds],
         said: Mapping[str, EarlierForecast],
     ) -> None:
-        """`granted`, by this plan, with their devices; `before`: ids that go first; `able`: who is not kept back."""
+        """`granted` by this plan, with their devices. `before`: ids that go first. `able`: not kept back."""
         self.line, self.board, self.ledger, self.running = line, board, ledger, running
         self.orders, self.standing, self.granted, self.before = orders, standing, granted, before
         self.able, self._known_ends, self.said = able, known_ends, said
@@ -78,7 +78,7 @@ class LookAhead:
 
     @cached_property
     def first(self) -> list[Waiting]:
-        """Who is served next of those who were not granted anything."""
+        """The next requests among the ones that were not granted anything."""
         capped = Counter[int]()
 
         def able(waiting: Waiting) -> bool:
@@ -141,7 +141,7 @@ class LookAhead:
         return look_ahead(self.play, self.lengths, late)
 
     def play(self, course: Course) -> dict[str, float]:
-        """When the first of those who were not granted anything start in one course of events."""
+        """When the first requests that were not granted anything start in one course of events."""
         leases = {lease.id: lease for slot in self.board.slots for lease in slot.leases}
         running = [running_lease(lease, self._end_of(lease, course)) for lease in leases.values()]
         for waiting, devices in self.granted:
@@ -173,7 +173,7 @@ class Grant(NamedTuple):
 
 
 class Plan:
-    """Reasons hold for the line as it was; ask them before the next change to the entries that wait."""
+    """Reasons hold for the queue as it was; ask them before the next change to the entries that wait."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Plan:
         return hash((self.grants, self.holds, self.now))
 
     def reason(self, id: str) -> Reason:
-        """Why `id` still waits. KeyError when it was granted or is not in the line."""
+        """Why `id` still waits. KeyError when it was granted or is not in the queue."""
         waiting = self._waiting(id)
         return why(
             waiting, self._board, self._ledger, self._held.get(id), self._closed, self._running, self.now,

@@ -78,7 +78,7 @@ class Orders:
         self.usual: Order = self.by_length if policy.order == SHORT else by_arrival
 
     def by_patience(self, party: Party, queues: Queues) -> list[Search]:
-        """Who is overdue, by the moment when that began."""
+        """Overdue requests, by the moment when that began."""
         found, now = [], self.now
         if queues.deadline and queues.deadline.firsts[0][0] <= now:
             found.append(Search(queues.deadline, now))
@@ -102,7 +102,7 @@ class Orders:
             yield Search(queue, length=self.lengths.mean(party.user, like))
 
     def overtaken(self, waiting: Waiting, first: Iterable[Waiting], standing: Standing) -> Overtaken | None:
-        """Of those who are served `first` and came later: users who had less lately, and shorter ones.
+        """Requests that are served `first` and came later: of users who had less lately, and shorter ones.
 
         Shorter ones go first only as long as its patience has not ended.
         """
@@ -141,7 +141,7 @@ PASSED_OVER = 4  # times as many are looked at as are wanted
 def next_in_line(
     line: Line, standing: Standing, first: Iterable[str], able: Callable[[Waiting], bool], most: int, order: Order
 ) -> list[Waiting]:
-    """The first `most` of those who are able to start; `first` are ids that go before the others."""
+    """The first `most` requests that are able to start; `first` are ids that go before the others."""
     forced = sorted(line.forced, key=lambda id: (line.forced[id].since, id))
     special = (line[id] for id in chain(forced, first) if id in line)
     tiers = (_by_share(line, line.tiers[priority], standing, order) for priority in sorted(line.tiers))

@@ -1,6 +1,6 @@
 """Why a request waits: the one reason, worked out from the board that a plan left behind, and the table behind it.
 
-Lazily, for whoever asks: of a hundred thousand that wait, few are looked at. The table says device by device why a
+On demand: of a hundred thousand that wait, few are looked at. The table says device by device why a
 request does not have it: `gpulease explain` shows it.
 """
 
@@ -26,7 +26,7 @@ from gpulease.planner.reasons import Reason, Value, of_user, size_text
 
 
 class Overtaken(NamedTuple):
-    """Who came later and goes before a request: shorter ones, for so many seconds; users who had less lately."""
+    """Later requests that go before a request: shorter ones, for some seconds, and users who had less lately."""
 
     shorter: tuple[str, ...]
     turn: float

@@ -36,11 +36,11 @@ class Source:
         return False
 
     def starting(self) -> int:
-        """How many workers will be ready soon, as far as is known: they do not wait in the line."""
+        """How many workers will be ready soon, as far as is known: they do not wait in the queue."""
         return 0
 
     def grow(self, gpus: int, request: Mapping[str, Any]) -> None:
-        """Workers for so many GPUs more, from any thread; `request` is for their leases alone."""
+        """Workers for this many more GPUs, from any thread; `request` is for their leases alone."""
         raise UsageError("This pool cannot grow.", "Ray's pools have the workers that they were made with.")
 
     def stop(self) -> None:
@@ -216,7 +216,7 @@ class Engine:
         self.check_finished()
 
     def _announce(self, link: Link, received: Sequence[Any]) -> list[Any]:
-        """What is left once the starts were told."""
+        """What is left once the starts were reported."""
         numbers = [message.number for message in received if message.kind == STARTED]
         with self._lock:
             items = {item.number: item for item in link.in_flight} if numbers else {}

@@ -188,7 +188,7 @@ class Pool(Executor):
         return self.map(fn, *iterables, _ordered=False, **options)
 
     def grow(self, gpus: int = 1, *, devices: Names | None = None) -> None:
-        """Workers for so many GPUs more; they get items as soon as they are ready. `devices`: which these may be."""
+        """Workers for this many more GPUs; they get items as soon as they are ready. `devices`: which these may be."""
         self._check_process()
         self._engine.check_open()
         self._engine.source.grow(gpus, {"devices": _listed(devices)})

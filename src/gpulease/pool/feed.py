@@ -1,6 +1,6 @@
 """`map`: its items on their way in, and their results until somebody takes them.
 
-Input is read a bounded way ahead, so that an endless generator is no trouble, and by a thread, so that results come out
+Input is read a bounded way ahead, so that an endless generator works, and by a thread, so that results come out
 while it is slow. Nobody may ever take the results: then the items run all the same, as the standard library's do;
 leaving a loop over them drops what no worker has begun.
 """

@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Function:
     """A function as workers get it: once for each worker, under a key.
 
-    Items hold it, and not the function itself: what it refers to is let go with the last of them.
+    Items hold it, and not the function itself: what it refers to is released with the last of them.
     """
 
     __slots__ = ("__weakref__", "key", "name", "payload", "seconds")
@@ -111,7 +111,7 @@ def _tell(tell: Callable[[Any], None], what: Any) -> None:
 
 
 class ItemStart:
-    """What `on_start` is told: this item begins on this worker."""
+    """What `on_start` gets: this item begins on this worker."""
 
     def __init__(self, item: Item, place: WorkerPlace) -> None:
         self.future = item.future

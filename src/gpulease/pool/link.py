@@ -155,7 +155,7 @@ class Link:
         self.settled = False
 
     def take_back(self, most: int) -> list[Item]:
-        """Up to `most` of the items that it has not begun, those that were given last."""
+        """Up to `most` of the items that it has not begun: the last ones that it got."""
         taken = self.take_tokens(most)
         self.window = self.window.taken_back(taken)
         items = [self.in_flight.pop() for _ in range(taken)]
@@ -165,7 +165,7 @@ class Link:
         return items
 
     def finished(self, result: Any) -> Item | None:
-        """The item that was told of; None for one that was skipped."""
+        """The reported item; None for one that was skipped."""
         if result.kind == SKIPPED:
             self.window = self.window.skipped()
             return None
@@ -176,7 +176,7 @@ class Link:
         return item
 
     def lost(self) -> tuple[list[Item], list[Item]]:
-        """Once the worker is gone: (the item that it had begun, if any; those that it had not)."""
+        """Once the worker is gone: (the item that it had begun, if any; the items that it had not)."""
         unstarted = self.take_back(len(self.in_flight))
         return list(self.in_flight), unstarted
 
@@ -186,7 +186,7 @@ class Link:
         """From now on `hear` is called."""
 
     def send(self, items: Sequence[Item]) -> list[Item]:
-        """Those that are on their way; the others have failed."""
+        """Items that are on their way; the others have failed."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -201,7 +201,7 @@ class Link:
         raise NotImplementedError
 
     def value(self, result: Any) -> Any:
-        """What was told, unpickled."""
+        """The reported value, unpickled."""
         raise NotImplementedError
 
     def rest(self) -> list[Frame]:

@@ -165,7 +165,7 @@ def checked_options(
     max_items: int | None = None,
     **request: Any,
 ) -> dict[str, Any]:
-    """What the process of a pool is told. Raises NotEnoughDevices where it can never be had here."""
+    """What the process of a pool gets. Raises NotEnoughDevices if this machine can never serve it."""
     if init is not None:
         check_function_name(init)
     request["note"] = request.get("note") or f"pool {pool}"
@@ -204,7 +204,7 @@ def _launch(options: dict[str, Any]) -> None:
 
 
 def wait_for_workers(name: str) -> list[str]:
-    """The states of all, once each is ready, waits in the line or has failed. Raises PoolBroken when none can work."""
+    """The states of all, once each is ready, waits in the queue or has failed. Raises PoolBroken when none can work."""
     until: float | None = None
     while True:
         try:

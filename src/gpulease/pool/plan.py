@@ -136,7 +136,7 @@ def read_request(options: Mapping[str, Any]) -> Request:
 
 
 def check_devices(plan: PoolPlan) -> None:
-    """Raises NotEnoughDevices when the plan can never be had here."""
+    """Raises NotEnoughDevices if this machine can never serve the plan."""
     above, gpus = context.current, plan.workers * plan.request["gpus"]
     if above is not None and gpus > len(above.uuids):
         raise NotEnoughDevices(

@@ -2,7 +2,7 @@
 
 Ray grants the GPUs here, on whichever machines it has; leases are for one machine. Items go the same way as on one
 machine: this is another source of workers for the engine, and another kind of link. An actor stays warm, where Ray
-starts a process anew for each task that has a GPU.
+starts a new process for each task that has a GPU.
 """
 
 from __future__ import annotations

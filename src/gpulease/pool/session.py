@@ -28,7 +28,7 @@ def attempt(call: Callable[[], Any]) -> tuple[int, Packed, float]:
 
 
 class Functions:
-    """What a worker was told, by key; unpickled with the first item."""
+    """What a worker got, by key; unpickled with the first item."""
 
     def __init__(self) -> None:
         self._known: dict[int, Callable[..., Any] | bytes] = {}

@@ -105,7 +105,7 @@ class WorkerSlot:
         return -1 if self._control is None else self._control.fileno()
 
     def hear(self) -> list[dict[str, Any]]:
-        """What the worker told about itself. Raises EOFError at its end."""
+        """What the worker reports about itself. Raises EOFError at its end."""
         assert self._receiver is not None
         return [pickle.loads(frame.body) for frame in self._receiver.receive()]
 

@@ -24,7 +24,7 @@ class Local(WorkerGroupOwner):
     """The pool's own workers: a group that serves one engine, in one thread."""
 
     def __init__(self, plan: PoolPlan, log: Log, retries: int, on_start: OnStart | None = None) -> None:
-        """Raises NotEnoughDevices where the plan can never be had."""
+        """Raises NotEnoughDevices if this machine can never serve the plan."""
         check_devices(plan)
         self.reactor = Reactor("gpulease-pool")
         self.engine = Engine(self.reactor, log, retries, on_start)

@@ -110,7 +110,7 @@ class WorkerLoop:
         self._tell(leased=held, broker=broker, gpus=gpus)
 
     def _acquire(self, request: Told) -> Held:
-        """What is free now, else a place in the line, after saying so."""
+        """Take what is free now, else wait in the queue, and say so first."""
         from gpulease.api.leases import acquire
 
         try:

@@ -43,7 +43,7 @@ class WorkerGroupOwner:
     def worker_ready(self, slot: WorkerSlot) -> None: ...
 
     def worker_waits(self, slot: WorkerSlot) -> None:
-        """It stands in the line."""
+        """It waits in the queue."""
 
     def worker_retires(self, slot: WorkerSlot) -> None:
         """It gets nothing new, and will be gone."""
@@ -108,7 +108,7 @@ class WorkerGroup(Source):
         return sum(slot.state == STARTING and not slot.waits for slot in self.slots if slot not in self._given_up)
 
     def renew(self, slot: WorkerSlot, lease: str) -> None:
-        """The worker's lease is over: it ends after what it runs, and the next one stands in the line again."""
+        """The worker's lease is over: it ends after its item, and the next worker waits in the queue again."""
         if slot.lease != lease or slot.state not in (READY, STARTING) or self._stopping or slot.is_gone:
             return  # of a worker that ended by itself the lease ends too
         self._log.note(f"{slot.label}: its lease {lease} was ended from outside; another is asked for", logging.WARNING)
@@ -258,7 +258,7 @@ class WorkerGroup(Source):
 
 
 def make_setup(plan: PoolPlan) -> tuple[dict[str, Any], int | None]:
-    """What each worker is told at its start, and the memory with what all of them share."""
+    """What each worker gets at its start, and the memory with what all of them share."""
     shared, memory = (b"", None) if plan.shared is None else to_body(plan.shared)
     setup = {
         "request": dict(plan.request),

@@ -1,7 +1,7 @@
 """PURE: whether a message has the shape that messages.py declares for it: one walk over the types, compiled once.
 
 The broker holds every request against its type. A client holds an answer against its type when a command has stumbled
-over it: a broker of another version, or of a user with bad intentions, may answer anything, and that is told as such.
+over it: a broker of another version, or of a user with bad intentions, may answer anything, and the error says so.
 """
 
 from __future__ import annotations

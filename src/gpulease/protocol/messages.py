@@ -1,7 +1,7 @@
 """PURE: every message between clients and broker, both ways, as types.
 
 A message is a JSON object. A request has `v` (the protocol's version) and `do`; a reply has `ok`, `error`, `waiting`
-or `granted`. Who asks is never in a message: the kernel tells. check.py holds messages against these types.
+or `granted`. A message never says who sends it: the kernel does. check.py holds messages against these types.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_some_descriptors_are_kept_for_what_is_under_way(door: Door) -> None:
         assert len([event for event in door.reconcile() if isinstance(event, Received)]) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "are kept for what is under way" in door.lines[0]
+    assert "are reserved for open connections" in door.lines[0]
 
 
 def test_what_one_users_clients_leave_unread_is_bounded_in_all(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

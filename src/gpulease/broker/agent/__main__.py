@@ -97,7 +97,7 @@ class Agent:
         return self._refused and not self._children and not self._found
 
     def _timeout(self) -> float | None:
-        """A job that ends at once is told of together with its beginning."""
+        """A job that ends at once is reported together with its beginning."""
         if self._unsent:
             return AT_ONCE * 1000
         looks = LOG_CHECK_INTERVAL if self._logs or self._later else None
@@ -133,7 +133,7 @@ class Agent:
             self._inspect(looks)
 
     def _inspect(self, looks: list[Order]) -> None:
-        """One look at all processes serves them all. What cannot be seen now is looked at again, in its order."""
+        """One scan of all processes serves all runs. Unreadable processes are tried again, in their order."""
         census: trees.Census | None = None
         waiting: set[Run] = set()
         for order in looks:
@@ -247,7 +247,7 @@ class Agent:
 
 
 def _alone(folder: str, patience: float) -> int:
-    """Once no other agent works in the folder: one whose broker died may still be starting what it was told to."""
+    """Once no other agent works in the folder: an agent whose broker died may still be starting runs."""
     os.makedirs(folder, 0o700, exist_ok=True)
     descriptor = os.open(os.path.join(folder, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + patience

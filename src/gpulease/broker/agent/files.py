@@ -64,7 +64,7 @@ def remove_notes(folder: str, kept: Iterable[str]) -> None:
 def read_own(path: str, begin: int, most: int) -> bytes | None:
     """Of a plain file, from `begin`; None where it is a pipe, a device or not there.
 
-    Raises where that cannot be known now, for want of a descriptor or because the disk fails.
+    Raises if that cannot be known now, because there is no descriptor or because the disk fails.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

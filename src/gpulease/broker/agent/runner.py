@@ -67,7 +67,7 @@ def start_shell(words: list[str], environ: dict[str, str], log: int) -> int:
 
 
 def open_log(path: str, fresh: bool = False) -> int:
-    """Without waiting for whoever reads a pipe; `fresh`: with nothing in it, as of an older queue."""
+    """Without waiting for the reader of a pipe; `fresh`: with nothing in it, as of an older queue."""
     descriptor = os.open(path, APPEND | os.O_NONBLOCK | (os.O_TRUNC if fresh else 0), 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)

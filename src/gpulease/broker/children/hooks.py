@@ -1,7 +1,7 @@
 """The process that tells hooks: `on-finish` of jobs that ended, `on-broken` of GPUs that the driver lost.
 
-A hook is a command or a URL of whoever runs the broker. It gets a document at a time, in order (broker/outbox.py). Its
-failure is written into the broker's log and touches nothing else.
+A hook is a command or a URL of the user who runs the broker. It gets one document at a time, in order
+(broker/outbox.py). Its failure is written into the broker's log and touches nothing else.
 """
 
 from __future__ import annotations

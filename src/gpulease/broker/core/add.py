@@ -1,4 +1,4 @@
-"""Queueing jobs, one or a hundred thousand; and changing those that have not started."""
+"""Queueing jobs, one or a hundred thousand; and changing jobs that have not started."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _add_piece(turn: Turn, event: Received[Any], adding: AddProgress) -> None:
 
 
 def check_numbers(turn: Turn, user: Peer | Job, number: int) -> None:
-    """Whether so many more of a user's jobs may be there that are not over. What is being added counts as there."""
+    """Raise if this many more unfinished jobs are too many for the user or the broker. Jobs being added count too."""
     state, coming = turn.state, turn.state.jobs.adding.items()
     there = state.jobs.open.get(user.uid, 0) + sum(batch.left for peer, batch in coming if peer.uid == user.uid)
     of_all = sum(state.jobs.counts.get(one, 0) for one in model_jobs.OPEN) + sum(batch.left for _, batch in coming)
@@ -274,7 +274,7 @@ def _read(turn: Turn, user: Peer | Job, options: Fields, needed: Fields) -> dict
 
 
 def _met(turn: Turn, after: tuple[int, ...]) -> tuple[int, ...]:
-    """Those that have ended already; that they ended as they must is checked."""
+    """The jobs that have ended already. The caller has checked that they ended as required."""
     return tuple(id for id, state in turn.state.jobs.states(after).items() if state not in model_jobs.OPEN)
 
 

@@ -230,7 +230,7 @@ def stopped(state: State, event: Received[Any], trouble: GpuleaseError) -> Gpule
 
 
 def is_nothing(turn: Turn, progress: BulkProgress, chosen: Chosen) -> bool:
-    """Whether a state, a user or `all` chose no job, which is no mistake; an id and a label must be there."""
+    """Whether a state, a user or `all` chose no job, which is not an error; an id and a label must exist."""
     which = chosen.which
     if progress.found is not None or chosen.ranges or chosen.last or chosen.roots_own:
         return False

@@ -2,7 +2,7 @@
 
 All events that are ready are handled in one turn, then what can be granted is granted, then one commit makes it true,
 and only then does anything leave. A commit that fails leaves the state as it was; then each event is handled apart, so
-that whoever asked for what cannot be written is told so, and what the world said is tried again later.
+that a client hears which of its requests could not be written, and events from outside are tried again later.
 Not here: sockets, processes, files and the clock, which are the edge (broker/edge/server.py).
 """
 

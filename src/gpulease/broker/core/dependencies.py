@@ -1,4 +1,4 @@
-"""Which jobs a job comes after: those that its submitter names, and whether one of them comes after itself."""
+"""Which jobs a job comes after: the jobs that its submitter names, and whether one of them comes after itself."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _refuse_circle(turn: Turn, after: list[int], own: int) -> None:
 
 
 def cause(open_ones: Mapping[int, None]) -> Cause | None:
-    """Why a job waits: a few of those that it waits for, and how many they are."""
+    """Why a job waits: a few of the jobs that it waits for, and their number."""
     if not open_ones:
         return None
     named = ", ".join(map(str, islice(open_ones, NAMED)))

@@ -185,7 +185,7 @@ class NeighboursChanged(NamedTuple):
 
 
 class LockUsed(NamedTuple):
-    """Somebody who is no broker holds safe-gpu's lock."""
+    """A process that is not a broker holds safe-gpu's lock."""
 
     pid: int
     who: str  # in words
@@ -291,7 +291,7 @@ class Forced(NamedTuple):
 
 
 class OrderAnswered(NamedTuple):
-    """What the administrator's own order says of the line, or why it says nothing."""
+    """How the administrator's own function orders the queue, or why it gave no order."""
 
     function: str
     answer: Any

@@ -20,7 +20,7 @@ WHY = {"kill": "killed", "rm": "removed", "clean": ""}
 
 
 def act(turn: Turn, event: Event) -> list[AlarmRang]:
-    """What is to be written later. Nothing: who asked is told that nothing could be done."""
+    """What to write later. If there is nothing, the client hears that nothing was done."""
     turn.in_memory = True
     if isinstance(event, AlarmRang) and event.what == "time-limit":
         return _jobs([int(event.id)]) if runs.time_limit_reached(turn, event.id) else []

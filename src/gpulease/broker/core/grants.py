@@ -1,4 +1,4 @@
-"""Who gets what: the plan, the check of the devices before each grant, and the grants themselves.
+"""Grants: the plan, the check of the devices before each grant, and the grants themselves.
 
 No device is given without a check of it that was taken after its last lease ended, while no neighbour may choose.
 A plan belongs to a revision of the state: when that has moved on, another plan is made.
@@ -48,12 +48,12 @@ def current_plan(turn: Turn) -> Plan:
 
 
 def fresh_plan(turn: Turn) -> Plan:
-    """A plan of the line as it stands at this moment, which nobody keeps."""
+    """A plan of the queue as it is at this moment, which is not kept."""
     return _plan(turn, _job_stops(turn, True)[0], turn.state.devices.neighbour_holds)
 
 
 def wanted(turn: Turn) -> frozenset[str]:
-    """The devices that the line would get now if the neighbours held none: for these it stands in their lines too."""
+    """The devices that the queue would get now if the neighbours held none. The broker queues with them for these."""
     state = turn.state
     if not state.requests.line or not state.devices.neighbour_holds or state.devices.sample is None:
         return frozenset()
@@ -134,7 +134,7 @@ def _job_stops(turn: Turn, always: bool = False) -> tuple[dict[str, Cause], floa
 
 
 def decide(turn: Turn) -> None:
-    """Grant what can be granted, or have its devices checked; what no plan wants any more is let go."""
+    """Grant what can be granted, or have its devices checked. Release checks that no plan needs any more."""
     state, planned = turn.state, turn.planned
     if isinstance(state.devices.check, Checking) or state.devices.sample is None:
         return None
@@ -170,7 +170,7 @@ def sample_if_stale(turn: Turn) -> None:
 
 
 def _grant_request(turn: Turn, grant: Grant) -> None:
-    """A reservation ends with its time; a process's lease with the process; both at the longest that they may last."""
+    """A reservation ends with its time, and a process's lease with the process. Both end at their longest duration."""
     pending = turn.state.requests.pending[grant.id]
     owner, span = pending.owner, pending.waiting.request.duration
     if owner.pid is not None or span is None:
@@ -211,7 +211,7 @@ def checked(turn: Turn, event: Checked) -> None:
 
 
 def check_refused(turn: Turn, event: CheckRefused) -> None:
-    """Try again soon; who comes meanwhile is told why nothing is granted, unless it is only for a moment."""
+    """Try again soon. New clients hear why nothing is granted, unless it is only for a moment."""
     before = turn.state.devices.check
     if not isinstance(before, Checking) or before.revision != event.revision:
         return
@@ -227,7 +227,7 @@ def check_refused(turn: Turn, event: CheckRefused) -> None:
 
 
 def stop_check(turn: Turn) -> None:
-    """The check could not be taken. It may be one that an undone turn asked for, so the lock is let go in any case."""
+    """The check could not be made. It may be one that an undone turn asked for, so release the lock in any case."""
     state = turn.state
     if isinstance(state.devices.check, Checking):
         state.devices.check = Idle()
@@ -238,7 +238,7 @@ def stop_check(turn: Turn) -> None:
 def _lock_held(turn: Turn, event: CheckRefused) -> None:
     """Somebody holds safe-gpu's lock while others want a device. Any user of the host can, so there is an end to it.
 
-    The time is counted by user, since one process may follow another. Each may take `safe-gpu-patience` of the line's
+    The time is counted by user, since one process may follow another. Each may take `safe-gpu-patience` of the queue's
     time between two checks. Then that user is not waited for during an hour, and is named in the events and in the
     status. While somebody holds the lock no other user of safe-gpu chooses, so that a grant without it can only collide
     with the holder's choice.

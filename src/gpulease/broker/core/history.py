@@ -1,6 +1,6 @@
-"""The history, as the core sees it: what it is told of leases, jobs and samples, and who may ask it for what.
+"""The history, as the core sees it: what it reports of leases, jobs and samples, and who may ask for what.
 
-The edge adds up and keeps (broker/edge/history.py). Nothing here is written by the core's own commit: what is told
+The edge adds up and keeps (broker/edge/history.py). Nothing here is written by the core's own commit: reports sent
 after it may be lost with the broker, a minute of it.
 """
 

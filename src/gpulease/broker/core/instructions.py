@@ -60,7 +60,7 @@ class UpdateNeighbours(NamedTuple):
     """What the neighbours must know, whenever it changes: all of it, each time.
 
     A device that is not held, leaving or being checked is given back to them; one that is held and is not claimed, as
-    when a broker starts, is claimed again. It is carried out before anybody is told of a grant.
+    when a broker starts, is claimed again. It is carried out before any client hears of a grant.
     """
 
     held: Mapping[str, Holding] = EMPTY  # devices of leases
@@ -248,7 +248,7 @@ class JobEnded(NamedTuple):
 
 
 class DevicesSampled(NamedTuple):
-    """For the history: the devices as a sample told of them, and who uses which of them without a lease."""
+    """For the history: the devices as sampled, and who uses which of them without a lease."""
 
     time: float
     devices: tuple[Device, ...]
@@ -280,7 +280,7 @@ class WriteLog(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End the broker; leases, jobs and the line stay as they are on disk."""
+    """End the broker; leases, jobs and the queue stay as they are on disk."""
 
 
 # fmt: off

@@ -186,7 +186,7 @@ def _pause_queue(turn: Turn, peer: Peer, paused: bool) -> None:
 def move(turn: Turn, event: Received[MoveRequest]) -> None:
     """To a place among those that wait, 0 being the front; with the priority of who stands there.
 
-    Who was told to start now is ahead of all places, and who waits for another job has none.
+    A job that was started with `start` is ahead of all places. A job that waits for another job has no place.
     """
     job = _one(turn, event)
     if job.state != "waiting":

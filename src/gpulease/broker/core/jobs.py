@@ -1,6 +1,6 @@
 """The life of a job, as the table `JOB` of model/lifecycle.py has it: its effects, one function each.
 
-What is waiting is in the store and in the line, nowhere else; what is running is also in the state. The effects on a
+A waiting job is in the store and in the queue, nowhere else; a running job is also in the state. The effects on a
 job's processes are in runs.py, which adds them to `EFFECTS`.
 """
 
@@ -90,7 +90,7 @@ def _join_batch(turn: Turn, batch: Batch, begin: int, end: int) -> None:
 
 
 def join(turn: Turn, job: Job) -> None:
-    """Into the line; when it comes after one that failed, it is killed in its turn."""
+    """Into the queue. If it comes after a job that failed, it is killed in its turn."""
     state, met = turn.state, set(job.met)
     caps.keep(turn, job)
     others = state.jobs.states([id for id in job.spec.after if id not in met])
@@ -207,7 +207,7 @@ def _free_dependents(turn: Turn, id: int, ended: str) -> None:
 
 
 def open_again(turn: Turn, id: int) -> None:
-    """An ended job is to run once more. For those that come after it, it has ended all the same."""
+    """Run an ended job once more. For jobs that come after it, it has still ended."""
     for waiting in list(turn.state.jobs.followed.get(id, ())):
         other = turn.state.jobs.get(waiting)
         if other is not None:

@@ -1,6 +1,6 @@
-"""What the broker learns of those that have ended, for those that come: how long they run, how true estimates were.
+"""What the broker learns from ended jobs and leases for new ones: how long they run, how good estimates were.
 
-The sketches are the planner's (planner/lengths.py). Kept in the store, a row for each, those that changed every few
+The sketches are the planner's (planner/lengths.py). Kept in the store, a row for each, the changed ones every few
 seconds; what was not seen for long is forgotten, and a user can have their own forgotten at once.
 """
 
@@ -39,7 +39,7 @@ MAX_FORECASTS = 500  # of whom it is remembered which start they were told
 
 
 def shape(turn: Turn, user: str, command: Sequence[str], cwd: str, request: Request, kind: str = "job") -> str | None:
-    """Under which its like are known, where the line has not too many already."""
+    """The key of similar requests, unless the queue has too many keys already."""
     found, there = shape_of(user, command, cwd, request, kind), turn.state.requests.line.shapes
     return found if found in there or len(there) < IN_LINE else None
 
@@ -67,7 +67,7 @@ def _keep(turn: Turn, name: str, sketch: Sketch | None) -> None:
 
 
 def _forget_superfluous(turn: Turn, user: str) -> None:
-    """Of one user, and of all, only so many: those of which least is known go, and of these the oldest."""
+    """Keep a bounded number for each user and in total: drop the ones with the least data, the oldest first."""
     sketches = turn.state.learned.sketches
     mine = [name for name in sketches if name.startswith(f"shape {user}\t")]
     for names, most in ((mine, OF_USER), (sketches, OF_ALL)):
@@ -93,7 +93,7 @@ def prune(turn: Turn) -> None:
 
 
 def record_forecast(turn: Turn, id: str, forecast: Forecast, basis: int) -> None:
-    """Somebody is told when a request should start: the first such word is kept, and compared with what comes."""
+    """A client hears when a request should start: keep the first such estimate, to compare it with the real start."""
     said = turn.planned.said
     now = updated_forecast(said.get(id), forecast, basis, turn.now)
     if now is not None and (id in said or len(said) < MAX_FORECASTS):

@@ -27,7 +27,7 @@ UNCLAIMED = 10.0  # seconds for a client to come back after the broker was resta
 
 
 class Releaser(NamedTuple):
-    """Who gave a lease back: the shell or script, where a command did it."""
+    """The process that released a lease: the shell or script, if a command did it."""
 
     user: str
     pid: int | None = None
@@ -99,7 +99,7 @@ def claim(turn: Turn, lease: Lease) -> None:
 
 
 def granted(state: State, lease: Lease) -> Granted:
-    """What a client is told of its lease."""
+    """What a client hears about its lease."""
     devices = [state.devices.by_uuid[uuid] for uuid in lease.devices if uuid in state.devices.by_uuid]
     return {
         "id": lease.id,

@@ -1,6 +1,6 @@
 """Other tools that hand out the same GPUs, as the core sees them: what they hold, and what they must know of leases.
 
-The edge talks to them (broker/edge/neighbours.py). Here is what it told, whether safe-gpu is used here, when a device
+The edge talks to them (broker/edge/neighbours.py). Here is what it says, whether safe-gpu is used here, when a device
 goes back, and the one instruction `UpdateNeighbours` that follows from leases, samples and settings. It says all of it
 each time, so that an edge that missed something is right after the next.
 """
@@ -164,6 +164,6 @@ def forget_unseen(turn: Turn) -> None:
 
 
 def load(turn: Turn, found: Document) -> None:
-    """Those that were found by a former broker."""
+    """What a former broker found."""
     if found:
         _keep_until(turn, found)

@@ -1,4 +1,4 @@
-"""Which notices follow from what happens: who is told of it, if they asked to be. The user's own agent sends them.
+"""Which notices follow from an event, and which users asked for them. The user's own agent sends them.
 
 The broker knows of each user which events they chose and in which file of theirs the address stands, never the address.
 """
@@ -106,7 +106,7 @@ def lease_ended(turn: Turn, lease: Lease, why: str) -> None:
 
 
 def check_lost_devices(turn: Turn) -> None:
-    """The devices were seen: of each that is lost since the last time its holders and the managers are told, once."""
+    """New sample: notify the holders and managers of each device that was lost since the last one, once."""
     state = turn.state
     for uuid, device in state.devices.by_uuid.items():
         known = state.devices.broken.get(uuid)
@@ -136,7 +136,7 @@ def record_lost_devices(turn: Turn) -> None:
 
 
 def device_used_by_others(turn: Turn, uuid: str, user: str, pid: int | None) -> None:
-    """Somebody else uses a leased device: its holders are told, once."""
+    """Somebody else uses a leased device: notify its holders, once."""
     for lease in [one for one in turn.state.requests.leases.values() if uuid in one.devices]:
         if pid not in [known for known, _ in lease.outsiders]:
             labels = turn.state.devices.labels([uuid])

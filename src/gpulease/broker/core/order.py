@@ -20,7 +20,7 @@ LONGEST_PAUSE = 300.0  # seconds before a function that failed is asked again
 
 
 def ask(turn: Turn) -> None:
-    """Ask about the line, if it is time."""
+    """Ask the function about the queue, if it is time."""
     state = turn.state
     function, own = state.settings.order, state.requests.custom_order
     if own.function != function:  # what the old one said is nothing any more

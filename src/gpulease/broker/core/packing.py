@@ -19,7 +19,7 @@ MAX_SHAPES = 64  # in the line at once, since each costs every plan a little; th
 
 
 def may_share(turn: Turn, request: Request, shape: str | None) -> bool:
-    """Whether a job that enters the line is packed."""
+    """Whether a job that enters the queue is packed."""
     state = turn.state
     if shape is None or not may_pack(request, state.settings.pack == "measured"):
         return False
@@ -50,7 +50,7 @@ def _used(turn: Turn, job: Job, uuid: str, whole: bool) -> int:
 
 
 def _see(turn: Turn, job: Job, lease: Lease, used: int) -> None:
-    """A sample came in, and a packed job uses so many bytes of its device."""
+    """A sample came in, and a packed job uses this many bytes of its device."""
     state, before = turn.state, turn.state.jobs.seen.get(job.id)
     if used and (before is None or used > before.memory):
         state.jobs.seen.put(job.id, PeakMemory(used, turn.now))
@@ -101,7 +101,7 @@ def _learn(turn: Turn, shape: str | None, memory: int) -> None:
 
 
 def describe(turn: Turn, job: Job) -> str | None:
-    """What people are told of it, where it is packed."""
+    """What people see about it, if it is packed."""
     state, id = turn.state, job.planner_id
     holder: Lease | Waiting | None = state.requests.leases.get(id)
     if holder is None and id in state.requests.line:

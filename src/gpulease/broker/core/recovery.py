@@ -108,7 +108,7 @@ def _load_jobs(turn: Turn) -> None:
 
 
 def _join_waiting(turn: Turn) -> None:
-    """Into the line. Most have no more about them than a request that many others have too."""
+    """Into the queue. Most have no more about them than a request that many others have too."""
     plain: list[Waiting] = []
     requests: dict[str, Request] = {}
     for stored in _stored(turn, ("waiting",)):

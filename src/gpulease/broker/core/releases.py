@@ -144,7 +144,7 @@ def _leases_by_name(turn: Turn, names: Iterable[str]) -> dict[str, list[Lease]]:
 
 
 def _leases_called(turn: Turn, peer: Peer, name: str, leases: list[Lease], known: ReleaseProgress) -> list[Lease]:
-    """Those that the client may end."""
+    """The leases that the client may end."""
     by_id = name in turn.state.requests.leases
     if not leases:
         what = f"There is no lease {name}." if name[:1] == "L" else f"Device {name} is not leased."
@@ -187,7 +187,7 @@ def _is_ours(lease: Lease, known: ReleaseProgress) -> bool:
 def _with_scripts(
     turn: Turn, peer: Peer, leases: Iterable[Lease], known: ReleaseProgress
 ) -> tuple[ReleaseProgress, bool]:
-    """Who started the client and those who hold these; and whether there are more to be looked at."""
+    """The processes that started the client and that hold these leases; and whether there are more to check."""
     owners = {lease.owner.pid or 0 for lease in leases if _is_of_process(lease, peer)}
     if owners and not known.above:
         known = known._replace(above=frozenset(turn.world.above(peer.pid)))
@@ -199,7 +199,7 @@ def _with_scripts(
 
 
 def _script(turn: Turn, peer: Peer, leases: Iterable[Lease], known: ReleaseProgress) -> int | None:
-    """Who is named as having given back: a command is gone in a moment, and its script is named."""
+    """The process named as releasing: a command is gone in a moment, so name its script."""
     if known.script is not None or all(lease.owner.pid == peer.pid for lease in leases):
         return known.script
     return turn.world.requesting_process(peer.pid)

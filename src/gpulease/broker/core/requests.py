@@ -1,4 +1,4 @@
-"""Clients that ask for a lease: into the line, out of it, and what they are told meanwhile."""
+"""Clients that ask for a lease: how they enter and leave the queue, and what they hear meanwhile."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _resume(turn: Turn, event: Received[Any], name: str) -> bool:
 
 
 def resume(turn: Turn) -> None:
-    """The first sample came: those who were granted something before may hear of it."""
+    """The first sample came: clients with earlier grants may hear of them."""
     waiting = turn.state.requests.resuming
     turn.state.requests.resuming = ()
     for event in waiting:
@@ -235,7 +235,7 @@ def refuse_unwritten(turn: Turn, trouble: GpuleaseError) -> None:
 
 
 class Why(NamedTuple):
-    """Why a request waits, as people are told it."""
+    """Why a request waits, in words for people."""
 
     code: str
     sentence: str
@@ -275,7 +275,7 @@ def place(turn: Turn, id: str) -> int:
 
 
 def _next_step(turn: Turn, code: str) -> str | None:
-    """Waiting longer helps where the devices are in use, not where they cannot be had."""
+    """Waiting longer helps if the devices are in use, not if this machine has none that match."""
     if turn.state.devices.trouble is not None:
         return turn.state.devices.trouble.next_step
     return "See `gpulease status`." if code == UNAVAILABLE else None

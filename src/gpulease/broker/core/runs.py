@@ -57,7 +57,7 @@ RunEvent = Launched | LaunchFailed | RunEnded | Found | TreeSeen | EndRead | For
 
 
 def advance(turn: Turn, id: int, event: str, said: Any = None) -> bool:
-    """One step of a job's run, with all that follows; False where the table has none. `said`: what an agent told."""
+    """One step of a job's run, with all that follows; False if the table has none. `said`: what an agent reported."""
     state = turn.state
     before = state.jobs.runs.get(id, Run())
     found = RUN.get((before.phase, event))
@@ -106,7 +106,7 @@ def overdue(turn: Turn) -> None:
 
 
 def check_trees(turn: Turn) -> None:
-    """One alarm and one look for all that are being ended."""
+    """One alarm and one check for all that are being ended."""
     turn.state.jobs.tree_check_due = False
     for id, run in list(turn.state.jobs.runs.items()):
         if run.checks:
@@ -287,7 +287,7 @@ def _change(turn: Turn, job: Job, **changes: Any) -> None:
 
 
 def _adopt(turn: Turn, job: Job, said: Launched | Found) -> None:
-    """That it began is on disk: a note that is gone later is no proof that it did not."""
+    """That it began is on disk: a note that is gone later does not prove that it did not."""
     after = job._replace(pid=said.pid)
     if isinstance(said, Launched):
         after = after._replace(log_begin=said.log_begin, script_changed=said.script_changed)
@@ -402,7 +402,7 @@ def _lost(turn: Turn, job: Job, why: str) -> None:
 
 
 def _put_back(turn: Turn, job: Job, why: str) -> None:
-    """Something was lacking, which is no fault of the job's: it waits again, and all of its user's do for a while."""
+    """A resource was missing, which is not the job's fault: it waits again, as do all jobs of its user for a while."""
     _delay(turn, job.user, why)
     _not_started(turn, job)
 
@@ -419,7 +419,7 @@ def _delay(turn: Turn, user: str, why: str) -> float:
 
 
 def _not_started(turn: Turn, job: Job) -> None:
-    """Nothing of it was started: it has its place in the line again, or is held if it was paused."""
+    """Nothing of it was started: it gets its place in the queue back, or is held if it was paused."""
     if job.ending is not None:
         return _finish(turn, job, "killed", job.ending)
     before = job._replace(tries=job.tries - 1)

@@ -137,7 +137,7 @@ def line_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
 
 
 def order_rows(turn: Turn, seen_by: str | None = None) -> dict[str, Document]:
-    """In which order the rows of the line stand, and how many wait in all: rows alone do not say."""
+    """The order of the rows of the queue, and how many wait in total: rows alone do not say."""
     line = turn.state.requests.line
     return {"line": {"ids": [entry.id for entry in line.front(MAX_LINES)], "length": len(line)}}
 
@@ -167,7 +167,7 @@ def line_row(turn: Turn, id: str, seen_by: str | None = None) -> Document | None
 
 
 def _ending(state: State, verdict: Verdict) -> str:
-    """A word on the jobs there that were told to end and have not yet."""
+    """A note on jobs there that were asked to end and have not ended yet."""
     ids = verdict.fields["leases"] if verdict.code == "leased" and "leases" in verdict.fields else ()
     names = [str(id) for id in ids] if isinstance(ids, tuple) else []
     ending = [job.planner_id for job in state.jobs.running.values() if job.ending and job.planner_id in names]

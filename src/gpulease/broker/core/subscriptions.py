@@ -1,4 +1,4 @@
-"""Clients that are told of changes as they are committed: of devices, leases, the line, its order, and jobs.
+"""Clients that subscribe to changes as they are committed: of devices, leases, the queue, its order, and jobs.
 
 A subscriber gets a snapshot, then what changed. One that does not read what it is sent costs no more memory: what it
 missed is left out, and it gets a fresh snapshot once it has read the rest.
@@ -128,7 +128,7 @@ def _snapshot(turn: Turn, subscriber: Subscriber) -> None:
 
 
 def _part(turn: Turn, subscriber: Subscriber, kind: str, content: Document) -> None:
-    """Of those that it chose, as many as are read in a moment. Until it is told of all, the others count as open."""
+    """Of the chosen jobs, as many as are read in a moment. Until it has reported all, the others count as open."""
     chosen, at = subscriber.jobs, subscriber.at
     assert chosen is not None
     assert at is not None
@@ -323,7 +323,7 @@ def _send_changed(turn: Turn, subscriber: Subscriber) -> None:
 
 
 def _changed_rows(turn: Turn, subscriber: Subscriber, shown: Mapping[str, ShownRows]) -> Document:
-    """What is new in the tables; worked out once, and packed once, for all who were told the same before."""
+    """What is new in the tables; worked out once, and packed once, for all clients that got the same before."""
     before = [(rows, shown[topic].rows) for topic, rows in subscriber.seen.items()]
     key = frozenset((id(old), id(new)) for old, new in before)
     if key not in turn.planned.updates:

@@ -83,7 +83,7 @@ def _own(turn: Turn, event: Received[Any], named: Copied) -> Job | None:
 
 
 def changed_at(job: Job) -> float:
-    """The moment of its last step: it was queued, edited, moved in the line or put back."""
+    """The moment of its last step: it was queued, edited, moved in the queue or put back."""
     return job.history[-1].time if job.history else job.added
 
 

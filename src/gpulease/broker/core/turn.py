@@ -57,7 +57,7 @@ class World(Protocol):
         """The process itself and those above it, up to some height."""
 
     def requesting_process(self, pid: int) -> int:
-        """The shell or script that runs the command `pid`, as far as that is told without reading command lines."""
+        """The shell or script that runs the command `pid`, as far as that is known without reading command lines."""
 
     def is_gone(self, pid: int, start_time: int | None) -> bool:
         """Whether that process has ended, for certain."""
@@ -184,14 +184,14 @@ class Turn:
             self._deferred.pop(0)(self)
 
     def job_changed(self, id: int, before: str, after: Job | None) -> None:
-        """For whoever wants to hear of it. One that ended and was removed in the same turn is told of as ended."""
+        """For its subscribers. A job that ended and was removed in the same turn is reported as ended."""
         if id in self.changed_jobs:
             before, last = self.changed_jobs[id]
             after = last if after is None else after
         self.changed_jobs[id] = (before, after)
 
     def add_changes(self, other: Turn) -> None:
-        """What another turn changed is told together with what this one does."""
+        """Report what another turn changed together with what this one changes."""
         for id, (before, after) in other.changed_jobs.items():
             self.job_changed(id, before, after)
 

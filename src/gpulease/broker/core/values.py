@@ -93,7 +93,7 @@ class Delay(NamedTuple):
 
 
 class CustomOrder(NamedTuple):
-    """What the administrator's own function says of the line (order.py)."""
+    """How the administrator's own function orders the queue (order.py)."""
 
     function: str = ""  # whose this is
     ranking: Ranking = ()  # as it answered last, and as they were then
@@ -106,7 +106,7 @@ class CustomOrder(NamedTuple):
 
 
 class NoticeChoice(NamedTuple):
-    """What a user is told of (notices.py)."""
+    """What a user gets notices of (notices.py)."""
 
     file: str  # of the user's own, with the address
     events: tuple[str, ...]
@@ -151,7 +151,7 @@ APART = 1e-6  # seconds between the arrival of one and the next
 class Batch:
     """Jobs that are added together: a pattern, and what each has of its own, made when it is needed.
 
-    A hundred thousand of them are gone through twice, for the disk and for the line, and never kept as a whole.
+    A hundred thousand of them are gone through twice, for the disk and for the queue, and never kept as a whole.
     """
 
     def __init__(

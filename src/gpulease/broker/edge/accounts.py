@@ -150,7 +150,7 @@ class Accounts:
                 self._next(message.get("told"))
 
     def overdue(self) -> None:
-        """What was known before goes on to serve. Who asks for what never was is told so."""
+        """The last known answers stay in use. A question without an earlier answer gets an error."""
         self.close()
         if not self._complained:
             self._complained = True

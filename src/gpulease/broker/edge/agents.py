@@ -154,12 +154,12 @@ class Agents:
             self._log(f"{len(one.logs)} logs of user {one.uid} are not removed: {trouble.strerror}")
 
     def notify(self, one: Notify) -> None:
-        """As well as it can be: a user without an agent is told of nothing."""
+        """Best effort: a user without an agent gets no notices."""
         with contextlib.suppress(OSError):
             self._send(self._link(one.uid), {"do": "notify", **one._asdict()})
 
     def remove_notes(self, one: RemoveNotes) -> None:
-        """Only where an agent is: the next one is told again."""
+        """Only if there is an agent: the next one gets the instruction again."""
         link = self._links.get(one.uid)
         if link is not None:
             link.runs = {run for run in link.runs if "{}.{}".format(*run) in one.kept}
@@ -290,7 +290,7 @@ class Agents:
             self._happened(event)
 
     def _lost(self, link: AgentLink) -> None:
-        """What was not begun for want of an agent has failed. What became of the other runs the next one finds."""
+        """Runs that had not begun have failed, because there is no agent. The next agent finds the other runs."""
         self._forget(link)
         if link.refused is not None:
             if self._said.get(link.uid) != link.refused[0]:

@@ -252,7 +252,7 @@ class Clients:
         return event._replace(crowded=self._crowded)
 
     def _is_left(self, connection: Connection, message: Message) -> bool:
-        """Whether it is to be done without a client: it changes something, and is no flood that was left behind."""
+        """Whether to do it without a client: it changes something, and is not part of a flood that was left behind."""
         if not connection.left:
             self._cut(connection)
             return False

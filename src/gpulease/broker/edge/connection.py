@@ -127,7 +127,7 @@ class ClientListener:
         self._poll.register(listener.fileno(), 0 if self._full else select.EPOLLIN)
 
     def come(self) -> Iterator[socket.socket]:
-        """Those who wait before it, but for those who have gone meanwhile: there may be a stream of them."""
+        """Waiting clients, without the ones that have gone meanwhile: there may be many of them."""
         until = time.monotonic() + COMING
         while not self._full and time.monotonic() < until:
             try:
@@ -148,7 +148,7 @@ class ClientListener:
                 return self._shut(f"{kept} file descriptors are left, which are reserved for open connections")
 
     def _shut(self, why: str) -> None:
-        """Who comes now waits before the door; what those inside need descriptors for goes on."""
+        """New clients wait outside. The descriptors that are left are for clients inside."""
         now = time.monotonic()
         if now - self._complained >= COMPLAINTS:
             self._complained = now

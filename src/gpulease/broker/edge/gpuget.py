@@ -37,7 +37,7 @@ def gpuget_neighbour(
 
 
 def _name(store: Store) -> str:
-    """Brokers that share a Redis are told apart by a random word: hosts are renamed, and containers are all alike."""
+    """A random word distinguishes brokers that share a Redis: hosts are renamed, and containers are all alike."""
     known = store.get("facts", "gpuget")
     if known is None:
         known = {"broker": secrets.token_hex(8)}

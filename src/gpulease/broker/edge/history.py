@@ -1,7 +1,7 @@
 """The history at the edge: adds up what the core tells of leases and samples, keeps it in a file, and reads it again.
 
-It decides nothing, and nothing depends on it: what cannot be written is kept for a while and tried again, and a file
-that is damaged is put aside and another one begun.
+It decides nothing, and nothing depends on it: if a write fails, the data is kept for a while and tried again, and a
+file that is damaged is put aside and another one begun.
 """
 
 from __future__ import annotations

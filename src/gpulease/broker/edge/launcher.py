@@ -69,7 +69,7 @@ class LauncherLink:
             self._say({"do": "alive"})
 
     def prove(self, connected: socket.socket, answer: Callable[[str | None], None]) -> None:
-        """`answer` hears why nothing may be run for whoever is at the other end, or None."""
+        """`answer` gets the reason why nothing may run for the process at the other end, or None."""
         self._say({"do": "prove"}, connected)
         self._asked.append(answer)
 

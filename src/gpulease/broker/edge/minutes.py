@@ -1,7 +1,7 @@
 """PURE: what each device did and who had it, added up by the minute from leases that begin and end and from samples.
 
 What is held is known exactly. A sample tells of the time from it to the next, 30 seconds at most; a lease that begins
-makes the last one of its devices old, since it told of somebody else. Time is an argument, in milliseconds.
+makes the last one of its devices old, since it was about somebody else. Time is an argument, in milliseconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class Measured(NamedTuple):
-    """What a sample told of one device; None is unknown."""
+    """What a sample says of one device; None is unknown."""
 
     utilization: int | None = None
     memory: int | None = None  # bytes
@@ -122,7 +122,7 @@ class Minutes:
 
 
 def span_of(device: Now, long: int, watched: bool) -> Span:
-    """So many milliseconds of a device as it is."""
+    """This many milliseconds of a device as it is."""
     reading = device.reading if watched else Measured()
     seen = _seen(reading, long) if watched else Activity()
     parts = _parts(list(device.leases.values()), long, reading)

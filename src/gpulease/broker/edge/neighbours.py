@@ -67,7 +67,7 @@ class Neighbour(Protocol):
         """All devices, at the first sample and whenever other ones are here."""
 
     def claim(self, number: int, devices: tuple[str, ...]) -> None:
-        """Take these for us. Those that it does not let us have are named in `answered`."""
+        """Take these for us. `answered` names the ones that it refuses."""
 
     def keep(self, update: UpdateNeighbours, claimed: frozenset[str]) -> None:
         """Give back what is neither in `told.held` nor `claimed`; claim again what is held and not ours."""
@@ -76,7 +76,7 @@ class Neighbour(Protocol):
         """Another takes its place: what leases hold or a check is about stays ours."""
 
     def leave(self) -> None:
-        """It is no neighbour any more: nothing of it stays ours."""
+        """It is not a neighbour any more: nothing of it stays ours."""
 
     def close(self) -> None:
         """The broker ends; what leases hold stays ours."""
@@ -94,14 +94,14 @@ class Claim:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Those that a neighbour lets us have."""
+        """The devices that a neighbour gives us."""
         return tuple(uuid for uuid in self.check.devices if uuid not in self.held)
 
 
 class LockPhase(NamedTuple):
     """Where we stand with others who want safe-gpu's lock.
 
-    quiet: nowhere. awaited: a check was refused, and a thread stands in the line for the lock. offered: we have it, and
+    quiet: nowhere. awaited: a check was refused, and a thread waits for the lock. offered: we have it, and
     the check may come again until then. yielded: users of safe-gpu go first until then, and no check begins.
     """
 
@@ -253,7 +253,7 @@ class Neighbours:
         return self._kept.settings.get("safe-gpu", "auto")
 
     def find(self) -> None:
-        """Tell the core if somebody who is no broker holds the lock: safe-gpu may be used here."""
+        """Tell the core if a process that is not a broker holds the lock: safe-gpu may be used here."""
         if self._mode == "off" or (user := self._lock.user()) is None or user.pid is None:
             return
         now = time.monotonic()
@@ -292,7 +292,7 @@ class Neighbours:
         self._out_of_date = True
 
     def unlock(self, one: Unlock) -> None:
-        """The core has decided on all that it was told of. The lock may be needed for what was asked for since."""
+        """The core has decided on everything reported to it. The lock may be needed for later requests."""
         self._undecided.clear()
         self._out_of_date = True
 
@@ -432,6 +432,6 @@ class Neighbours:
         return self._claims.pop(0)
 
     def failed(self) -> None:
-        """The driver did not answer: every check failed with it, as the core is told."""
+        """The driver did not answer: every check failed with it, and the core hears so."""
         self._claims.clear()
         self._out_of_date = True

@@ -57,7 +57,7 @@ class Reaper:
                 os.close(descriptor)
 
     def recheck(self) -> list[ProcessKey]:
-        """Those that could not be watched, and are gone now; the others are watched if there is room again."""
+        """Processes that could not be watched, and are gone now; the others are watched if there is room again."""
         unwatched, self._unwatched = self._unwatched, set()
         return [key for key in unwatched if not self.watch(*key)]
 

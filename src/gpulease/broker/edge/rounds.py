@@ -1,6 +1,6 @@
 """Whose turn it is: messages are taken by user and by the time that they cost, however many connections send them.
 
-Each user has an account of the time that was spent for it. Whoever has used least is next, so that somebody who asks
+Each user has an account of the time that was spent for it. The user who has used least is next, so that a user who asks
 now and then waits for one message of the others at most. Not here: sockets (clients.py), and what a message means.
 """
 
@@ -37,7 +37,7 @@ class TimeAccount:
         return bool(self.acts or self.reads_only)
 
     def next(self, looks: int) -> Connection | None:
-        """Those that act first, each in its turn; while too many long requests are under way, those.
+        """Connections with acting messages go first, in turn; while too many long requests are under way, only these.
 
         Between two pieces one that looks may pass: it would wait for all of them, which may be half a minute.
         """
@@ -58,7 +58,7 @@ class Turns:
 
     @property
     def due(self) -> float | None:
-        """When there is something to be handled: at once, or when the last of those who have something may go on."""
+        """When there is something to handle: at once, or when the last user with a message may go on."""
         return min((account.rests for account in self._accounts.values() if account), default=None)
 
     def has(self, uid: int) -> bool:

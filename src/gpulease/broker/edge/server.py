@@ -1,4 +1,4 @@
-"""The broker's edge: sockets, pidfds, the sampler, users' errands and the clock, on one epoll. Nothing here decides.
+"""The broker's edge: sockets, pidfds, the sampler, users' agents and the clock, on one epoll. Nothing here decides.
 
 What happens becomes events for the core; what the core says is carried out. Written on epoll and not on asyncio: a
 hand-off is a handful of system calls, and the loop around them costs as much again in asyncio as the rest together
@@ -260,7 +260,7 @@ class Server:
             self._events.append(events.ProcessEnded(key, already))
 
     def _signalled(self, numbers: bytes) -> None:
-        """SIGHUP: users are looked up again, and the config is read; a wrong one changes nothing and is told."""
+        """SIGHUP: look users up again and read the config. An invalid config changes nothing and is logged."""
         if signal.SIGHUP not in numbers:
             return
         self._accounts.refresh()
@@ -399,7 +399,7 @@ ACTIONS: dict[type, Callable[[Server, Any], None]] = {
 
 
 def _reap() -> None:
-    """Children whose end was told otherwise: samplers, hooks, agents."""
+    """Children whose end is noticed otherwise: samplers, hooks, agents."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -192,7 +192,7 @@ def _limit_time() -> None:
 
 
 def _session(uid: int) -> tuple[list[str], list[int]]:
-    """What the agent is for, and its groups. Whoever may run nothing any more can still have something to be ended."""
+    """What the agent is for, and its groups. A user who may run nothing any more can still have runs to end."""
     refused = _refused_to(uid, session=True)
     try:
         entry = pwd.getpwuid(uid)

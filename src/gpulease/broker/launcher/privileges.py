@@ -58,7 +58,7 @@ def keep_capabilities(*names: str) -> None:
 
 
 def join_new_keyring() -> None:
-    """A session keyring of one's own, instead of that of whoever started this."""
+    """A session keyring of its own, instead of that of the process that started this."""
     number = KEYCTL.get(platform.machine())
     if number is not None:  # a kernel without keyrings has none that could leak
         ctypes.CDLL(None).syscall(number, JOIN_SESSION_KEYRING, None)

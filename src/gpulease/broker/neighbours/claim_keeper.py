@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def serve(link: socket.socket, shelves: dict[str, Shelf]) -> None:
-    """Until the broker is gone, or has a shelf that cannot be had: it tries another keeper then."""
+    """Until the broker is gone, or has a shelf that this keeper cannot hold: then it tries another keeper."""
     with contextlib.suppress(OSError):
         while True:
             data, descriptors, _, _ = socket.recv_fds(link, 256, 2)
@@ -134,7 +134,7 @@ def _watched(pid: int | None) -> int | None:
 
 
 def has_ended(lease: Lease, now: float) -> bool:
-    """What cannot be known counts as held: a job that is being started has neither an owner nor an end."""
+    """If the keeper cannot tell, it treats the device as held: a job that starts has neither an owner nor an end."""
     pid, began, until = lease
     if until is not None and until <= now:
         return True

@@ -2,7 +2,7 @@
 
 A claim is a name (system/claims.py). It is taken before the devices are checked for a grant, held for as long
 as the device is leased, by the keeper too (claim_shelves.py), and given back after the commit that ends the lease.
-Who holds a claim of another is told by the kernel. Since when, and for what, is what its holder says of itself:
+The kernel says who holds a claim of another. Since when, and for what, is what its holder says of itself:
 that is read without waiting for it, bounded, and only shown.
 """
 
@@ -137,7 +137,7 @@ class Claims:
             self._after.pop(0).action()
 
     def _find_holder(self, uuid: str, now: float) -> None:
-        """Who holds it, if anybody does. What leases of ours hold is claimed, once it can be."""
+        """The holder, if there is one. What leases of ours hold is claimed, once it can be."""
         if uuid in self._kept and uuid not in self._own:
             self._take(uuid, now)
             return
@@ -197,7 +197,7 @@ class Claims:
     # ---------------------------------------------------------------- what we hold
 
     def take(self, devices: Iterable[str]) -> dict[str, str]:
-        """Claim these; those that others have, and who it is. An OSError when nobody can tell."""
+        """Claim these; returns the ones that others have, and who it is. An OSError if that is unknown."""
         now, known = time.monotonic(), bool(self._others)
         found = {uuid: self._take(uuid, now) for uuid in devices if uuid not in self._own}
         if known or self._others:
@@ -238,7 +238,7 @@ class Claims:
         self._register(taken, uuid)
 
     def keep(self, held: Mapping[str, Holding], ignoring: bool) -> None:
-        """These are leased. Their claims are put where they outlast the broker, before anybody is told of a lease."""
+        """These are leased. Their claims are put where they outlast the broker, before any client hears of a lease."""
         now = time.monotonic()
         self._kept, self._ignoring = held, ignoring and self._place.kind == SYSTEM
         for uuid, holding in held.items():
@@ -286,7 +286,7 @@ class Claims:
         self._shelves.put(uuid, own.socket, b"null" if own.holding is None else json.dumps(own.holding.leases).encode())
 
     def _send_away(self, own: OwnClaim) -> None:
-        """What they were told is not true any more: they look again."""
+        """Earlier replies to them are not true any more: they look again."""
         for guest in own.guests:
             untrusted.close(guest)
         own.guests.clear()

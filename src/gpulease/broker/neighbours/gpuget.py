@@ -84,7 +84,7 @@ class Gpuget:
             self._refuse_all()
 
     def tell(self, leased: Iterable[str], claimed: Iterable[str], wanted: Iterable[str]) -> None:
-        """What leases hold or a check is about stays ours; what the line would get next is waited for."""
+        """Devices of leases or of a check stay ours; the broker waits for devices that the queue would get next."""
         self._leased, self._claimed, self._wanted = frozenset(leased), frozenset(claimed), frozenset(wanted)
         state = self._all()
         if state != self._told:
@@ -103,7 +103,7 @@ class Gpuget:
         self._part({**self._all(), "want": []})
 
     def leave(self) -> None:
-        """gpuget is no neighbour any more: it gets everything back."""
+        """gpuget is not a neighbour any more: it gets everything back."""
         self._part({"keep": [], "want": []})
 
     def _part(self, last: Message) -> None:
@@ -146,13 +146,13 @@ class Gpuget:
             self._judge()
 
     def _answer(self, number: int, held: Mapping[str, str]) -> None:
-        """The broker takes for held what was refused until it is told what is: soon, if nothing else changes."""
+        """The broker treats a refused device as held until it hears the holder: soon, if nothing else changes."""
         if held.keys() - self.held.keys() and self._again is None:
             self._again = monotonic() + PAUSE
         self._answered(number, held)
 
     def _judge(self) -> None:
-        """Who has which device, as was reported last. What cannot be known counts as held."""
+        """The holder of each device, as reported last. If the broker cannot tell, it treats a device as held."""
         (trouble, whole), managed = self._report["trouble"], self._report["managed"]
         held = {int(gpu): _words(who) for gpu, who in self._report["held"].items()}
         if trouble:
@@ -199,7 +199,7 @@ class Gpuget:
 
 
 def _words(who: Message) -> str:
-    """Who has a GPU, for people."""
+    """The holder of a GPU, in words for people."""
     if "why" in who:
         return f"gpuget, as far as is known: {who['why']}"
     whom = "" if who["pid"] is None else f", process {who['pid']}{' of ' * bool(who['user'])}{who['user']}"

@@ -104,7 +104,7 @@ class GpugetChild:
         self._send({"claimed": number, "refused": refused})
 
     def _why_not(self, gpu: int) -> Message | None:
-        """Why a GPU is not ours now, unless it is, or is no business of gpuget's."""
+        """Why a GPU is not ours now, unless it is, or gpuget has nothing to do with it."""
         seen = self._picture
         if seen is None:
             return {"why": self._trouble.why}

@@ -1,6 +1,6 @@
 """gpuget's lists in Redis, as the child process reaches them: one connection that acts, others that wait or listen.
 
-Every call has a deadline but those that wait in gpuget's line, which are meant to.
+Every call has a deadline, except calls that wait in gpuget's queue, which are meant to.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lists:
         return Picture.of(self._reconcile(keys=self._keys, args=[*words, *map(str, sorted(stay))]))
 
     def wait_with(self, count: int) -> None:
-        """So many connections stand in gpuget's line from now on; those that came first stay longest."""
+        """From now on this many connections wait in gpuget's queue; the ones that came first stay longest."""
         self._waiters = [one for one in self._waiters if one.is_alive()]
         while len(self._waiters) > count:
             self._waiters.pop().stop()

@@ -11,7 +11,7 @@ is in one of the two at every instant, whoever dies. The script is told what is 
 
 A turn, a random word, is written down by each process that speaks for a broker. What a former one sent, and Redis reads
 late, is refused. The turn is gone with everything else when the database is emptied, which is how that is noticed.
-The count of calls shows whether whoever has the turn is alive.
+The count of calls shows whether the process that has the turn is alive.
 
 Everybody on the network may write to a Redis. What is no number of a GPU is not read, what is shown to people is cut
 and printable, and a key beside the lists that has a wrong type changes nothing about which list a GPU is in.
@@ -161,7 +161,7 @@ class Keys(NamedTuple):
 
 
 class Taker(NamedTuple):
-    """Who took a GPU with GPU.py, as far as it wrote that down."""
+    """The user who took a GPU with GPU.py, as far as it wrote that down."""
 
     pid: int | None = None
     since: str = ""
@@ -184,7 +184,7 @@ class Picture(NamedTuple):
 
 
 def _taker(pid: str, since: str) -> Taker:
-    """A GPU that left the list a moment ago has no PID yet, or that of whoever had it before."""
+    """A GPU that left the list a moment ago has no PID yet, or that of its former holder."""
     return Taker(int(pid) if pid and pid != MARK else None, since)
 
 

@@ -1,6 +1,6 @@
 """The broker's side of placeholders: one child for a device, started, waited for with a deadline, and ended.
 
-Where none can be had the device is granted without one: that is told once, and tried again after a pause.
+If CUDA gives none, the device is granted without one: the log says so once, and the broker tries again after a pause.
 """
 
 from __future__ import annotations

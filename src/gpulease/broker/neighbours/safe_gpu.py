@@ -1,7 +1,7 @@
 """safe-gpu's own lock, held while the broker chooses: its users and ours never take a GPU at the same moment.
 
-Safe-gpu makes the lock's file at its first use and leaves it there. Whether it is used here is told by who holds the
-lock. A broker makes the file only where it was told that safe-gpu is used, and marks it.
+Safe-gpu makes the lock's file at its first use and leaves it there. The holder of the lock shows whether safe-gpu is
+used here. A broker makes the file only if it knows that safe-gpu is used, and marks it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SafeGpuLock:
         self._thread: threading.Thread | None = None
 
     def user(self) -> Holder | None:
-        """Who holds the lock now and is no broker: a user of safe-gpu. Anybody can make the file."""
+        """The process that holds the lock now and is not a broker: a user of safe-gpu. Anybody can make the file."""
         if self.held or not self._opened(make=False):
             return None
         holder = self.holder()
@@ -75,7 +75,7 @@ class SafeGpuLock:
         return True
 
     def examine(self) -> None:
-        """Find out whether it could be had, and have `trouble` say so."""
+        """Find out whether the lock is available, and have `trouble` say so."""
         if not self.held:
             self._opened(make=False)
 
@@ -109,7 +109,7 @@ class SafeGpuLock:
         self.take(make=False)
 
     def holder(self) -> Holder:
-        """Who holds the lock, as far as the kernel tells: not of an open file's lock, nor of another container."""
+        """The holder of the lock, as far as the kernel says: not of an open file's lock, nor of another container."""
         if self._descriptor is None:
             return Holder()
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -132,7 +132,7 @@ class SafeGpuLock:
         return self._descriptor is not None
 
     def _replaced(self) -> bool:
-        """Somebody removed or moved the file: whoever comes next locks another one."""
+        """The file was removed or moved: the next process locks another one."""
         assert self._descriptor is not None
         ours = os.fstat(self._descriptor)
         try:
@@ -176,7 +176,7 @@ class SafeGpuLock:
 
 
 def _obstacle(path: str, error: OSError) -> str:
-    """By what is there: a link is told by one of several errors."""
+    """By what is there: a link causes one of several errors."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

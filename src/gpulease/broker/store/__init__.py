@@ -1,1 +1,1 @@
-"""What is acknowledged survives: leases, the line, exclusions, parameters and events on disk."""
+"""Acknowledged changes survive: leases, the queue, exclusions, parameters and events on disk."""

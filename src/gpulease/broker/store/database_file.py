@@ -2,8 +2,8 @@
 
 SQLite takes a log that was cut, damaged or left behind for one that ends there: acknowledged jobs and leases are gone
 then, and nothing says so. So the number of durable commits is in the database, and after each commit that and the
-number of the last event are here. A power cut may take commits that were not forced to the disk, which is no loss: what
-they told of has ended with it. So events count within one boot.
+number of the last event are here. A power cut may take commits that were not forced to the disk, without loss: what
+they recorded has ended with it. So events count within one boot.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CommitCount:
         return self.known is not None and present.lacks(self.known[0], self.known[1] == self._boot)
 
     def write(self, number: Commits) -> None:
-        """Always of the same length, so that it needs no room. What cannot be written is older, which is no harm."""
+        """Always of the same length, so that it needs no room. A failed write does no harm: the file is older."""
         text = f"{number.durable:020d} {number.event or 0:020d} {self._boot}\n".encode()
         with contextlib.suppress(OSError):
             if self._file is None:

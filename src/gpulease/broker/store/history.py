@@ -196,7 +196,7 @@ class HistoryFile:
         return dict(self._database.execute("SELECT name, amount FROM totals").fetchall())
 
     def read(self, step: int, since: int, until: int, most: int = -1) -> tuple[list[Row], int | None]:
-        """In order of time. If there are more than so many: up to a moment before that, and which that is."""
+        """In order of time. If there are more than `most`: up to a moment before that, and that moment."""
         seen, rest = self._some(f"spans_{step}", ("device", *Activity._fields), (since, until), most)
         held, sooner = self._some(f"uses_{step}", ("device", "holder", *SpanUse._fields), (since, until), most)
         rest = min((end for end in (rest, sooner) if end is not None), default=None)
@@ -224,7 +224,7 @@ class HistoryFile:
     def _some(
         self, table: str, columns: Iterable[str], between: tuple[int, int], most: int
     ) -> tuple[list[Any], int | None]:
-        """So many at most, and then the last moment of them: there may be more of it."""
+        """At most this many, and then the last moment of them: there may be more of it."""
         where = "WHERE time >= ? AND time < ? ORDER BY time LIMIT ?"
         query = f"SELECT time, {', '.join(columns)} FROM {table} {where}"
         rows = self._database.execute(query, (*between, most)).fetchall()

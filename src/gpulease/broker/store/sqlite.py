@@ -250,7 +250,7 @@ class SqliteStore:
         return True
 
     def _force(self) -> None:
-        """What NORMAL leaves out. An error ends the broker: nobody knows what is on disk, and the next one looks."""
+        """What NORMAL leaves out. An error ends the broker: the next one reads what is on disk."""
         if self._log is None:
             return  # on a network, where FULL has done it
         try:
@@ -307,7 +307,7 @@ class SqliteStore:
     def shrink(self) -> None:
         """Give a little of what is free in the file back to the disk, and empty the log of what was removed.
 
-        It is tried again, so trouble is not told.
+        It is tried again, so errors are not reported.
         """
         if self._open or self._held:
             return
@@ -350,7 +350,7 @@ class SqliteStore:
         if 0 < present < min(steps):
             raise StateError(
                 f"The state in {self._path!r} was written before gpulease 0.1.0 (version {present}).",
-                "End what still runs, then move the file away. The next broker starts without leases and jobs.",
+                "Move the file away, after you end what still runs. The next broker starts without leases and jobs.",
             )
         database_file.upgrade(self._database, present)
 
@@ -364,7 +364,7 @@ class SqliteStore:
     def damaged(self, why: str) -> StateError:
         return StateError(
             f"The state in {self._path!r} is damaged: {why}.",
-            "End what still runs, then move the file away. The next broker starts without leases and jobs.",
+            "Move the file away, after you end what still runs. The next broker starts without leases and jobs.",
         )
 
 

@@ -130,7 +130,7 @@ class State(Part):
         return complaints
 
     def choose(self, uid: int, chosen: NoticeChoice | None) -> None:
-        """None: the user is told of nothing."""
+        """None: the user gets no notices."""
         self.changes.durable = True
         self.chosen.put_or_drop(uid, chosen)
         self.store.write("facts", "notices", {str(one): list(choice) for one, choice in self.chosen.items()})

@@ -1,4 +1,4 @@
-"""The jobs that run, and what is known of all others: the ones that wait are in the store and in the line only."""
+"""The running jobs, and what is known of all others: waiting jobs are in the store and in the queue only."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Jobs(Part):
         self._count_environment(uid, size_of(environ))
 
     def forget_environments(self, keys: Iterable[str]) -> None:
-        """Those that no job has any more."""
+        """The environments that no job uses any more."""
         for key, environ in self.store.forget_environments(keys).items():
             self._uncount_environment(key, environ)
 

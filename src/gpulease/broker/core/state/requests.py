@@ -1,4 +1,4 @@
-"""Everything that asks for devices or has them: the line, the requests of clients, the leases; and their documents."""
+"""Everything that asks for devices or has them: the queue, the requests of clients, the leases; and their documents."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Requests(Part):
     # ---------------------------------------------------------------- the line
 
     def enter_line(self, waiting: Waiting) -> None:
-        """In the line `not_before` is in the broker's time. A request that names a time of day means the wall clock."""
+        """In the queue `not_before` is in the broker's time. A request with a time of day means the wall clock."""
         self._put_in_line(_sooner(waiting, self.wall_ahead))
 
     def fill_line(self, many: list[Waiting]) -> None:
-        """When the broker starts: those that may start at any time."""
+        """When the broker starts: the requests that may start at any time."""
         self.line.fill(many)
         self.changes.revision += 1
 
@@ -132,7 +132,7 @@ class Requests(Part):
         self._put_in_line(waiting._replace(blocked=why))
 
     def since(self, now: float) -> float:
-        """Now, and later than whoever came before."""
+        """Now, and later than every earlier arrival."""
         self.last_since = max(now, self.last_since + 1e-6)
         return self.last_since
 
@@ -147,7 +147,7 @@ class Requests(Part):
         return f"L{self.number}"
 
     def enter(self, pending: Pending, written: bool) -> None:
-        """A request into the line. A new one is on disk only when it really has to wait."""
+        """A request into the queue. A new one is on disk only when it really has to wait."""
         self.pending.put(pending.id, pending)
         self.enter_line(pending.waiting)
         self._own(pending.owner, pending.id)
@@ -161,7 +161,7 @@ class Requests(Part):
         self.unwritten.drop(id)
 
     def withdraw(self, id: str) -> Pending:
-        """A request out of the line, granted or not."""
+        """A request out of the queue, granted or not."""
         pending = self.pending[id]
         if id not in self.unwritten:
             self.store.write("line", id, None)
@@ -208,7 +208,7 @@ class Requests(Part):
         self.write_lease(lease)
 
     def claim(self, id: str) -> None:
-        """Whoever the lease is for has been told of it."""
+        """The client that the lease is for has heard of it."""
         self.unclaimed.drop(id)
         self.listeners.drop(id)
 

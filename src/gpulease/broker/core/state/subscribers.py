@@ -1,4 +1,4 @@
-"""Who is told of changes, what each was told last, and the changes of jobs that they are still to hear of."""
+"""Clients that subscribe to changes, what each got last, and the changes of jobs that they have not got yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class IdRanges:
         return at >= 0 and id <= self._lasts[at]
 
     def ranges(self, behind: int, most: int, room: int) -> list[tuple[int, int]]:
-        """The next ones behind an id: at most so many, with at most so many ids in them."""
+        """The next ones behind an id: at most `most` entries, with a bounded number of ids in them."""
         found: list[tuple[int, int]] = []
         for at in range(
             bisect_left(self._lasts, behind + 1), min(len(self), bisect_left(self._lasts, behind + 1) + most)
@@ -63,7 +63,7 @@ class JobChange(NamedTuple):
 
 
 class Subscriber(NamedTuple):
-    """A client that is told of changes, and what it was told last."""
+    """A client that subscribes to changes, and what it got last."""
 
     peer: Peer
     topics: frozenset[str]
@@ -100,7 +100,7 @@ class Subscribers(Table[Peer, Subscriber]):
         return self._skipped + len(self._news)
 
     def since(self, heard: int) -> Sequence[JobChange] | None:
-        """What came after so many changes; None when some of that was forgotten."""
+        """What came after this number of changes; None if some of that was forgotten."""
         return None if heard < self._skipped else self._news[heard - self._skipped :]
 
     def add_news(self, news: Sequence[JobChange]) -> None:
