@@ -32,7 +32,7 @@ def ago(value: Any, said: str) -> float:
         try:
             moment = parse_moment(value, now)
         except UsageError:
-            raise UsageError(f"{value[:40]!r} is no time.", "Write 2h, 1d, 08:30 or 2026-12-24T22:30.") from None
+            raise UsageError(f"{value[:40]!r} is not a time.", "Write 2h, 1d, 08:30 or 2026-12-24T22:30.") from None
         return max(0.0, now - (moment - DAY if moment > now and len(value) <= len("22:30") else moment))
 
 

@@ -38,8 +38,8 @@ def read_commands(path: str, shell: bool) -> tuple[list[list[str]], list[int]]:
         words, wrong = (by_shell(line), None) if shell else _words(line, number, signs)
         wrong = wrong or (wrong_with(words) if words else None)
         if wrong is not None:
-            shown = f"Line {number} of {path!r} is no command: it {wrong}: {line[:60]!r}."
-            raise UsageError(shown, "Nothing was queued; mend that line.")
+            shown = f"Line {number} of {path!r} is not a command: it {wrong}: {line[:60]!r}."
+            raise UsageError(shown, "Nothing was queued. Correct that line.")
         if words:
             commands.append(words)
             numbers.append(number)

@@ -88,7 +88,7 @@ def activate(directory: Path) -> None:
 def _parse(wanted: str) -> tuple[int, str]:
     count, _, profile = wanted.partition(":")
     if not (state.is_number(count) and len(count) < 10 and 1 <= int(count) <= state.MAXIMUM_GPUS):
-        raise UsageError(f"GPULEASE_SIMULATE={wanted[:80]} is no number of GPUs.", HOW_TO_ASK)
+        raise UsageError(f"GPULEASE_SIMULATE={wanted[:80]} is not a number of GPUs.", HOW_TO_ASK)
     return int(count), profile or state.DEFAULT_PROFILE
 
 

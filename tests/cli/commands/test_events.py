@@ -91,7 +91,7 @@ def test_times_are_lengths_or_moments_that_have_been() -> None:
     assert 0 <= ago(midnight, "since") <= DAY + 3700
     assert 0 <= ago("00:00", "since") <= DAY + 3700
     assert ago("2999-01-01", "until") == 0
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         ago("yesterday", "since")
 
 

@@ -68,7 +68,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not state.is_number(text) or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text[:SHOWN]!r} is no number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text[:SHOWN]!r} is not a number of GPUs")
     return int(text)
 
 

@@ -33,4 +33,4 @@ def run_there(fields: dict[str, Any], command: list[str], quiet: bool = False) -
 
 def notice_of(notice: WaitNotice) -> Any:
     """What hears the id in the line and the reason, and tells it."""
-    return lambda id, why: notice.say(f"{id} waits in Slurm's line.", why)
+    return lambda id, why: notice.say(f"{id} waits in Slurm's queue.", why)
