@@ -236,7 +236,7 @@ def test_a_log_that_is_no_file_is_not_waited_for(queue: QueueSite) -> None:
     os.unlink(job.info["log"])
     assert job.log() == ""
     os.mkfifo(job.info["log"])
-    with pytest.raises(NotFound, match="no ordinary file"):
+    with pytest.raises(NotFound, match="not a regular file"):
         job.log()
 
 

@@ -67,7 +67,7 @@ def test_a_running_job_is_paused_and_not_forgotten() -> None:
     wait_until(lambda: job.state == "running")
     assert gpulease.pause(job)["ids"] == [job.id]
     assert job.state == "paused"
-    with pytest.raises(WrongState, match="cannot be forgotten"):
+    with pytest.raises(WrongState, match="cannot be deleted"):
         gpulease.clean(job)
     with pytest.raises(NotGranted):
         gpulease.wait(job, timeout=0)

@@ -117,13 +117,13 @@ def test_the_waiting_line_tells_place_and_reason_once_for_each_place(site: Site)
     second = site.start("run", "-n", "4", "--", "true")
     assert second.stderr is not None
     assert first.stderr is not None
-    assert "waits, number 1 in the line. It wants one device; 0 of 4 are free" in first.stderr.readline()
+    assert "waits, number 1 in the queue. It wants one device; 0 of 4 are free" in first.stderr.readline()
     reply = second.stderr.readline()
-    assert "waits, number 2 in the line. It wants 4 devices" in reply
+    assert "waits, number 2 in the queue. It wants 4 devices" in reply
     holder.kill()
     assert first.stdout is not None
     assert first.stdout.readline() == "ready\n"
-    assert "number 1 in the line" in second.stderr.readline()
+    assert "number 1 in the queue" in second.stderr.readline()
     first.kill()
     assert second.wait(30) == 0
     assert second.stderr.read() == ""
@@ -134,8 +134,8 @@ def test_the_waiting_line_is_cleared_from_a_terminal(site: Site) -> None:
     ours, theirs = pty.openpty()
     process = site.start("run", "--", "true", stderr=theirs, environ={"TERM": "xterm", "COLUMNS": "200"})
     os.close(theirs)
-    shown = read_terminal(ours, b"number 1 in the line")
-    assert b"number 1 in the line" in shown
+    shown = read_terminal(ours, b"number 1 in the queue")
+    assert b"number 1 in the queue" in shown
     assert b"\n" not in shown
     holder.kill()
     assert process.wait(30) == 0

@@ -232,7 +232,7 @@ def test_retry_and_clean(queue: QueueSite) -> None:
     wait_until(lambda: not os.path.exists(log))  # by its user's agent
     kept = queue.run("clean")
     assert kept.stdout == "nothing to do\n"
-    assert "gpulease: 1 that failed, were killed or lost: kept" in kept.stderr
+    assert "gpulease: kept 1 that failed, were killed or lost" in kept.stderr
     assert queue.run("clean", "--all").stdout == f"forgot {failed}\n"
     assert queue.run("clean", "--all").stdout == "nothing to do\n"
     assert queue.submit("true") == failed + 1

@@ -94,5 +94,5 @@ def test_a_log_that_is_no_ordinary_file_is_not_even_opened(queue: QueueSite) -> 
     os.mkfifo(fifo)
     id = queue.submit("true", log=str(fifo))
     assert queue.end(id)[0]["state"] == "invalid"  # nobody reads the FIFO
-    assert "no ordinary file" in queue.run("log", str(id)).stderr
+    assert "not a regular file" in queue.run("log", str(id)).stderr
     assert queue.run("show", str(id)).returncode == 0

@@ -143,7 +143,7 @@ def test_a_log_is_a_file_a_folder_or_a_device_and_nothing_that_waits_for_a_reade
         for name in ("fifo", "socket"):
             done = queue.run("add", "--log", str(queue.folder / name), "--", "true")
             assert (done.returncode, done.stdout) == (2, "")
-            assert "no ordinary file" in done.stderr
+            assert "not a regular file" in done.stderr
     ids = [add(queue, "--log", path, "--", "echo", "x")[0] for path in ("/dev/null", str(queue.folder))]
     assert [job["state"] for job in queue.end(*ids)] == ["complete", "complete"]
     assert (queue.folder / f"{ids[1]}.log").read_text() == "x\n"
@@ -195,7 +195,7 @@ def test_only_an_ordinary_file_is_shown(queue: QueueSite, make: Callable[[str], 
     for words in (["log", str(id)], ["log", str(id), "--tail", "1"], ["log", str(id), "-f"]):
         done = queue.run(*words)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "no ordinary file" in done.stderr
+        assert "not a regular file" in done.stderr
         assert "Traceback" not in done.stderr
     assert queue.run("show", str(id)).returncode == 0
     assert queue.run("debug", str(id)).returncode == 0

@@ -48,7 +48,7 @@ def test_unknown_memory_is_not_selected(machine: Machine) -> None:
     assert done.returncode == 1
     assert "(unknown)" in done.stderr
     assert "any" in done.stderr
-    assert "does not tell" in machine.run("status").stdout
+    assert "does not report" in machine.run("status").stdout
 
 
 def test_without_uuids_programs_get_indices(machine: Machine) -> None:

@@ -52,7 +52,7 @@ def test_acquire_tells_place_and_reason_and_what_it_got(site: Site) -> None:
     seat = Seat(site, "with gpulease.acquire(2) as lease: print(lease.indices)")
     shown = seat.read("4 are free")
     assert "gpulease: " in shown
-    assert " waits, number 1 in the line. It wants 2 devices" in shown
+    assert " waits, number 1 in the queue. It wants 2 devices" in shown
     assert "\n" not in shown
     holder.kill()
     rest, out = seat.end()
@@ -88,7 +88,7 @@ def test_acquire_says_nothing_to_nobody(site: Site, code: str, on_terminal: bool
 )
 def test_who_waits_for_what_his_own_lease_holds_is_told_so(site: Site, code: str) -> None:
     seat = Seat(site, ["run", "-n", "4", "--", sys.executable, "-c", AT_ONCE + code])
-    seat.read(" waits, number 1 in the line. Its own lease L1 holds GPU 0-3. It wants one device")
+    seat.read(" waits, number 1 in the queue. Its own lease L1 holds GPU 0-3. It wants one device")
     seat.process.kill()
     seat.process.wait(30)
 
@@ -99,7 +99,7 @@ def test_a_command_that_waits_for_what_its_own_lease_holds_is_told_so(site: Site
     reply = process.stderr.readline()
     process.kill()
     process.communicate(timeout=30)
-    assert " in the line. Its own lease L1 holds GPU 0-3. It wants one device" in reply
+    assert " in the queue. Its own lease L1 holds GPU 0-3. It wants one device" in reply
 
 
 def test_a_notebook_gets_a_line_for_each_place_and_one_at_the_end(site: Site) -> None:
@@ -108,7 +108,7 @@ def test_a_notebook_gets_a_line_for_each_place_and_one_at_the_end(site: Site) ->
     assert process.stderr is not None
     reply = process.stderr.readline()
     assert reply.startswith("gpulease: ")
-    assert "waits, number 1 in the line. It wants one device" in reply
+    assert "waits, number 1 in the queue. It wants one device" in reply
     holder.kill()
     out, err = process.communicate(timeout=30)
     assert err.startswith("gpulease: got GPU 0 after ")
@@ -149,7 +149,7 @@ def test_a_pool_whose_workers_all_wait_says_so(site: Site, options: str) -> None
     holder = site.holder("-n", "4")
     code = f"{TASK}with gpulease.Pool(2) as pool: print(list(pool.map(work, [1, 2]{options})))"
     seat = Seat(site, code)
-    shown = seat.read("number 1 in the line. It wants one device")
+    shown = seat.read("number 1 in the queue. It wants one device")
     assert "waits, " in shown
     holder.kill()
     rest, out = seat.end()
@@ -171,7 +171,7 @@ def test_following_a_job_that_waits_tells_place_and_reason(site: Site) -> None:
     process = site.start("log", "-f", "last")
     assert process.stderr is not None
     reply = process.stderr.readline()
-    assert reply.startswith("gpulease: job 1 waits, number 1 in the line. It wants one device")
+    assert reply.startswith("gpulease: job 1 waits, number 1 in the queue. It wants one device")
     holder.kill()
     assert process.communicate(timeout=30) == ("it runs\n", "")
 
@@ -193,15 +193,17 @@ def test_a_wait_of_less_than_a_second_is_not_told(monkeypatch: pytest.MonkeyPatc
     with open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         one = wait_notice.WaitNotice()
-        one.say("L1 waits, number 1 in the line.")
+        one.say("L1 waits, number 1 in the queue.")
         one.end("0")
         two = wait_notice.WaitNotice()
         clock.monotonic = lambda: 1.5
-        two.say("L2 waits, number 1 in the line.", "why\x1b[2J")
+        two.say("L2 waits, number 1 in the queue.", "why\x1b[2J")
         two.end("0")
         shown = read_terminal(ours, b" s\r\n").decode()
     os.close(ours)
-    assert shown == "\r\x1b[Kgpulease: L2 waits, number 1 in the line. why [2J\r\x1b[Kgpulease: got GPU 0 after 2 s\r\n"
+    assert (
+        shown == "\r\x1b[Kgpulease: L2 waits, number 1 in the queue. why [2J\r\x1b[Kgpulease: got GPU 0 after 2 s\r\n"
+    )
 
 
 def test_a_stderr_that_is_closed_does_not_end_a_wait(site: Site) -> None:

@@ -336,7 +336,7 @@ def test_set_show_test_and_clear(queue: QueueSite, hook: WebHook) -> None:
     assert (no_address.returncode, "gpulease notify set" in no_address.stderr) == (1, True)
     choose(queue, hook.url(SECRET), "--on", "none")
     assert queue.json("notify", "test") == {"sent_to": f"http://{hook.host}/…"}
-    assert "Notices reach you here" in hook.heard[0]["text"]
+    assert "Notices arrive here" in hook.heard[0]["text"]
     assert "a test was sent; no notice yet" in queue.run("notify").stdout
     assert "ended, failed" in choose_events(queue, "ended,failed")
     for wrong in (["set"], ["set", "--on", "bogus"], ["set", "gopher:x"], ["clear", "tty"], ["bogus"]):

@@ -120,7 +120,7 @@ def test_a_file_that_others_can_read_is_not_used_and_its_user_is_told_so(mailing
     fail(mailing, alice, "one")
     last = Path(hers).with_name("notify-last.json")
     reply = json.loads(wait_until(lambda: last.read_text() if last.exists() else ""))
-    assert "not yours alone" in reply["trouble"]
+    assert "not private" in reply["trouble"]
     assert letters_of(mailing, alice) == ""
     assert (last.stat().st_mode & 0o777, last.stat().st_uid) == (0o600, alice.pw_uid)
 

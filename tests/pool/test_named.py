@@ -122,7 +122,7 @@ def test_stop_waits_for_what_runs_and_now_does_not(started: Machine, tmp_path: P
 
 def test_what_is_wrong_is_said(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, code, text in [
-        (("start", "../x"), 2, "is not a name"),
+        (("start", "../x"), 2, "is not a valid name"),
         (("start", "x", "--init", "nothing"), 2, "module:function"),
         (("start", "x", "--init", "nowhere:f"), 1, "nowhere"),
         (("start", "x", "--shared", str(tmp_path / "none.npz")), 2, "cannot be read"),

@@ -86,7 +86,7 @@ def test_what_is_granted_is_no_option(site: Site, name: str) -> None:
     site.ensure_broker()
     done = site.run("get", "--for", "1m", GPULEASE_DIR=str(Hostile(site, change).folder))
     assert done.returncode != 0
-    assert (done.stdout, "is no device" in done.stderr) == ("", True)
+    assert (done.stdout, "is not a device" in done.stderr) == ("", True)
 
 
 def test_why_of_a_lease_that_is_held_is_answered(site: Site) -> None:

@@ -14,7 +14,7 @@ from gpulease.pool import progress
 def test_explain_names_the_jobs_and_that_they_are_ending(queue: QueueSite) -> None:
     stubborn = queue.shell("trap '' TERM; echo here; while :; do sleep 0.1; done", {"gpus": 4})
     queue.said(stubborn, "here")
-    assert queue.run("explain").stdout == "You have no request in the line.\n"
+    assert queue.run("explain").stdout == "You have no waiting requests.\n"
     late = queue.submit("true")
     explained = queue.run("explain", str(late)).stdout
     assert explained.count(f"(J{stubborn}) until it ends; it has no time limit.") == 4

@@ -127,7 +127,7 @@ def test_what_a_strangers_broker_grants_gets_into_no_shell(
     done = User(site, FIRST).run(*words, *([] if words[0] == "run" else ["--for", "1h"]))
     fails = "(exit 1)\n" if "--export" in words else ""  # which an eval of it does too
     assert (done.returncode != 0, done.stdout) == (True, fails)
-    assert "is no device" in done.stderr
+    assert "is not a device" in done.stderr
     assert liar.poll() is None
 
 
@@ -227,7 +227,7 @@ def test_whoever_passes_the_systems_place_by_since_it_is_not_roots_alone_is_told
     island.sh(f"mkdir -m 755 /run/gpulease; {act}")
     done = island.run(FIRST, ["-c", ASK.format(start=True)])
     assert done.stdout.startswith("own ")
-    assert done.stderr.count("is passed by") == 1
+    assert done.stderr.count("is ignored") == 1
     assert why in done.stderr
     found = " ".join(island.run(FIRST, gpulease("doctor")).stdout.split())
     assert why in found

@@ -33,7 +33,7 @@ def test_a_job_is_killed_only_after_a_yes() -> None:
 
 
 def test_only_jobs_are_killed() -> None:
-    assert typed(View(), "j", "x")[0].message == "L2 is no job: `gpulease release L2` gives it back"
+    assert typed(View(), "j", "x")[0].message == "L2 is not a job: `gpulease release L2` releases it"
     assert typed(View(), "j", "j", "x")[0].question is None
 
 

@@ -69,7 +69,7 @@ def test_a_log_that_is_not_the_jobs_is_not_shown(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     output = Output(row := job(log=str(tmp_path / "log")))
     output.grow(row)
-    assert "no ordinary file" in output.note
+    assert "not a regular file" in output.note
     output.grow(job(log=""))
     assert output.note == "Its log is hidden from you."
     output.grow(job(runs=0))

@@ -88,7 +88,7 @@ def test_who_waits_is_shown_with_the_reason_and_the_start(queue: QueueSite, term
     assert re.search(r"\(2\) +in (1h|\d\dmin) ", seen), "the reservation ends by then"
     assert "no job" not in seen
     terminal.press("x")
-    terminal.wait("L1 is no job: `gpulease release L1` gives it back")
+    terminal.wait("L1 is not a job: `gpulease release L1` releases it")
     terminal.press("End", "Enter")
     terminal.wait(f"J{id} of", ": waiting", "why:", "It has not started yet.")
 

@@ -81,7 +81,7 @@ def log_path(given: str | os.PathLike[str] | None) -> str | None:
     if not full.endswith("/") and os.path.exists(full):
         mode = os.stat(full).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-            raise UsageError(f"The log {path!r} is no ordinary file: nobody may read it.", "Name a file or a folder.")
+            raise UsageError(f"The log {path!r} is not a regular file.", "Name a file or a folder.")
         writable = os.access(full, os.W_OK)
     else:
         place = os.path.dirname(full)
@@ -195,7 +195,7 @@ def _refusal(words: list[str], trouble: CommandNotFound, place: str, said: Said)
     if place:
         what = place + what[:1].lower() + what[1:]
         step = f"Nothing was queued. {step}"
-    return UsageError(f"{what[:300]}.", f"{step} {said('force')} queues it all the same.")
+    return UsageError(f"{what[:300]}.", f"{step} {said('force')} queues it anyway.")
 
 
 SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".R", ".r", ".jl", ".pl", ".rb", ".lua", ".ipynb")

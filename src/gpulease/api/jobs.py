@@ -189,7 +189,7 @@ def clean(
         return done
     except NotFound:
         job = ask("show", select)["jobs"][0]  # else there is none, and that is what is told
-        raise WrongState(f"Job {job['id']} is {job['state']}, so it cannot be forgotten.") from None
+        raise WrongState(f"Job {job['id']} is {job['state']}, so it cannot be deleted.") from None
 
 
 def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = False) -> Done:
@@ -249,7 +249,7 @@ def id_of(job: Named, user: str | None = None, mine: bool = False) -> JobId:
     select = selection([job], user=user, mine=mine)
     ranges = [(one, one) for one in _tasks_in(select)] or select.get("ids") or [(0, 1)]
     if not select.get("last") and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
-        raise UsageError(f"{str(job)[:40]!r} is no job id.", "Write an id, as 12, or `last`.")
+        raise UsageError(f"{str(job)[:40]!r} is not a job id.", "Write an id, as 12, or `last`.")
     if select.get("last") or user is not None or mine:
         found: JobId = ask("show", select)["jobs"][0]["id"]
         return found

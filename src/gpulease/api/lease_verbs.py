@@ -122,8 +122,8 @@ def explain(what: int | str | HasId | None = None, *, kind: str = "run", count: 
     except NotFound:
         job = show(number)[0]
         why = f": {job['why']}" if job["why"] else ""
-        then = f"`gpulease resume {number}` lets it wait in the line." if job["state"] == "held" else ""
-        raise WrongState(f"Job {number} does not wait in the line, it is {job['state']}{why}.", then) from None
+        then = f"`gpulease resume {number}` puts it into the queue." if job["state"] == "held" else ""
+        raise WrongState(f"Job {number} is not waiting: it is {job['state']}{why}.", then) from None
 
 
 def _request(given: dict[str, Any]) -> dict[str, Any]:

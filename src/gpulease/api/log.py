@@ -40,7 +40,7 @@ def _open_checked(path: str, uid: int | None) -> int:
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
-            raise NotFound(f"The log {path!r} is no ordinary file, so it is not shown.", SEE_SHOW)
+            raise NotFound(f"The log {path!r} is not a regular file, so gpulease does not show it.", SEE_SHOW)
         if uid is not None and seen.st_uid != uid and os.geteuid() != uid:
             raise NotPermitted(f"The log {path!r} does not belong to the job's user, so it is not shown.", SEE_SHOW)
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)

@@ -271,7 +271,7 @@ def _release_copies(group: Group, moved: list[dict[str, Any]]) -> None:
     if held:
         raise HostUnavailable(
             f"The jobs {ranges(held)} that were moved to {group.target} are still held there.",
-            "Run `gpulease rebalance` again; it lets them go.",
+            "Run `gpulease rebalance` again. It releases them.",
         )
 
 
@@ -313,7 +313,7 @@ def received(document: Any) -> dict[str, Any]:
                 return {"added": [], **connection.ask(step, jobs=document[step])}
         return {"added": [_answer(batch) for batch in document["batches"]]}
     except (KeyError, TypeError, AttributeError):
-        raise UsageError("What was sent is no batch of jobs.", "Use the same gpulease version on both hosts.") from None
+        raise UsageError("The input is not a batch of jobs.", "Use the same gpulease version on both hosts.") from None
 
 
 def _answer(batch: dict[str, Any]) -> dict[str, Any]:

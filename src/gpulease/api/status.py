@@ -150,7 +150,7 @@ def _broker_status() -> dict[str, Any] | None:
         try:
             document = connection.Client().ask("status")
         except ConnectionError:
-            raise BrokerUnavailable("The broker ended while it was asked.", "See `gpulease doctor`.") from None
+            raise BrokerUnavailable("The broker ended before it answered.", "See `gpulease doctor`.") from None
     if document["devices"] or document["trouble"] is None:
         return document
     return None  # the broker sees no device: let the probe say why

@@ -86,7 +86,7 @@ def _ls_lines(document: dict[str, Any], terminal: Terminal) -> list[str]:
 # ---------------------------------------------------------------------- what was
 
 OF_EVENTS = ("since", "until", "user", "gpu", "kind", "most")
-OTHER = "The gpulease of {0} does not answer as this one does: it is of another version."
+OTHER = "gpulease on {0} has another version, and this one cannot read its answer."
 
 
 def events(arguments: Namespace) -> int:

@@ -39,7 +39,7 @@ def read_commands(path: str, shell: bool) -> tuple[list[list[str]], list[int]]:
         wrong = wrong or (wrong_with(words) if words else None)
         if wrong is not None:
             shown = f"Line {number} of {path!r} is not a command: it {wrong}: {line[:60]!r}."
-            raise UsageError(shown, "Nothing was queued; mend that line.")
+            raise UsageError(shown, "Nothing was queued. Correct that line.")
         if words:
             commands.append(words)
             numbers.append(number)

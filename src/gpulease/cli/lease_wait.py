@@ -84,7 +84,7 @@ class JobInLine:
             return waiting.say(f"job {self._id} is held.", job["why"] or "")
         reply = explain(self._id)
         if reply["lease"] is None:
-            waiting.say(f"job {self._id} waits, number {reply['place']} in the line.", reply["why"] or "")
+            waiting.say(f"job {self._id} waits, number {reply['place']} in the queue.", reply["why"] or "")
 
     def _end(self) -> None:
         if self._waiting is not None:

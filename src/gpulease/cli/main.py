@@ -177,7 +177,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, ConnectionError):
         from gpulease.errors import BrokerUnavailable
 
-        error = BrokerUnavailable("The broker ended while it was asked.", "Try again; it starts by itself.")
+        error = BrokerUnavailable("The broker ended before it answered.", "Try again; it starts by itself.")
     if isinstance(error, OSError) and error.errno in (28, 9, 5, 122, 27):  # no space, closed, I/O, quota, too large
         return _cannot_write(error)
     shown = error if isinstance(error, GpuleaseError) else _stumbled(error)
@@ -198,7 +198,7 @@ def _stumbled(error: Exception) -> GpuleaseError:
     for verb, message in reversed(answers):
         wrong = misfit(verb, message)
         if wrong is not None:
-            return ProtocolError(f"The broker answered nonsense to `{verb}`: {wrong}. Is it of another version?")
+            return ProtocolError(f"The broker sent an invalid answer to `{verb}`: {wrong}. Is its version another?")
     raise error
 
 

@@ -159,7 +159,7 @@ def _error_of(reply: Any) -> GpuleaseError:
             return by_code(code, what, next_step, fields)
     except (KeyError, TypeError):
         pass
-    return ProtocolError("The broker reports an error that makes no sense.")
+    return ProtocolError("The broker sent an error that gpulease cannot read.")
 
 
 def opened(start: bool = True) -> BackendConnection:
@@ -207,7 +207,7 @@ def acquire(
                     if waiting:
                         waiting(reply)
                 else:
-                    raise ProtocolError("The broker gave an answer that makes no sense.")
+                    raise ProtocolError("The broker sent an answer that gpulease cannot read.")
         except ConnectionError:
             client = again(client)
             if fields.get("wait") is not None:
@@ -229,7 +229,7 @@ def _checked(granted: Granted) -> Granted:
     except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise ProtocolError("The broker granted something that is no device.", "See whose it is: `gpulease doctor`.")
+        raise ProtocolError("The broker granted something that is not a device.", "See whose it is: `gpulease doctor`.")
     return granted
 
 
@@ -259,7 +259,7 @@ def take(client: BackendConnection, granted: Granted) -> None:
         try:
             if client.ask("taken", id=granted["id"])["taken"]:
                 return
-            raise NotGranted(f"The lease {granted['id']} ended before it could be taken in hand.")
+            raise NotGranted(f"The lease {granted['id']} ended before this process could use it.")
         except ConnectionError:
             client = again(client)
         except StateError:  # a full disk; meanwhile it is held as long as this connection is
@@ -341,7 +341,7 @@ def ask(verb: str, at: str | None = None, start: bool = True, **fields: Any) -> 
         except ConnectionError:
             if verb in ONCE:
                 raise BrokerUnavailable(
-                    "The broker ended while it was asked.", "See with `gpulease ls` what came of it, and ask again."
+                    "The broker ended before it answered.", "See `gpulease ls` for the result, and try again."
                 ) from None
             client = again(client)
         except BrokerUnavailable:

@@ -108,9 +108,7 @@ def _warn_if_spoiled(place: places.Place) -> None:
     trouble = None if _warned else places.spoiled(place)
     if trouble is not None:
         _warned = True
-        print(
-            f"gpulease: {place.run}, the place of the broker for everybody, is passed by: {trouble}.", file=sys.stderr
-        )
+        print(f"gpulease: {place.run}, the folder of a broker for everybody, is ignored: {trouble}.", file=sys.stderr)
 
 
 def try_connect(directory: str) -> socket.socket | None:

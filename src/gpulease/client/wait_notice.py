@@ -43,7 +43,7 @@ class WaitNotice:
             return
         if self._above is None:
             self._above = _lease_above()
-        self.say(f"{waiting['id']} waits, number {waiting['place']} in the line.{self._above}", waiting["why"])
+        self.say(f"{waiting['id']} waits, number {waiting['place']} in the queue.{self._above}", waiting["why"])
 
     def _is_told(self) -> bool:
         return self._reader == LOG or (self._reader != NOBODY and time.monotonic() - self._began >= SILENT_FOR)

@@ -242,7 +242,7 @@ def _checked(host: str, verb: str, document: Any) -> Any:
 
 def _other_version(host: str) -> HostUnavailable:
     return HostUnavailable(
-        f"The gpulease of {host} does not answer as this one does: it is of another version.",
+        f"gpulease on {host} has another version, and this one cannot read its answer.",
         "See `gpulease doctor --hosts`, and install the same on both.",
         host=host,
     )

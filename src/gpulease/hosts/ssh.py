@@ -72,7 +72,7 @@ ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # folders that a job needs, and 
 def command(host: str, remote: str, terminal: bool = False, *more: str) -> list[str]:
     """The words of a call. `remote` is a command for the user's shell there."""
     if not host or host.startswith("-") or not NAME.issuperset(host):
-        raise UsageError(f"{host[:40]!r} is not the name of a host.", "Give one that `ssh` takes.")
+        raise UsageError(f"{host[:40]!r} is not a host name.", "Give one that `ssh` accepts.")
     if is_node(host):
         return srun_command(host, remote, remote_words(host, ["events"]), terminal)
     options = {
@@ -193,9 +193,9 @@ GOES_ON["log"] = GOES_ON["wait"]
 
 def lost(host: str, verb: str, terminal: bool = False) -> HostUnavailable:
     """The error for a connection that ended in the middle of a verb."""
-    step = GOES_ON.get(verb, "See what came of it with `gpulease --host {0} status` when it can be reached.")
+    step = GOES_ON.get(verb, "When {0} can be reached, see the result with `gpulease --host {0} status`.")
     if terminal and verb in ("run", "shell"):
-        step = "The command there was told to end, as with ssh itself: see `gpulease --host {0} status`."
+        step = "The command there got a signal to end, as with ssh itself. See `gpulease --host {0} status`."
     return HostUnavailable(f"The connection to {host} was lost.", step.format(host), host=host)
 
 

@@ -59,13 +59,13 @@ def read_address(text: str) -> NoticeAddress:
     if scheme in ("http", "https"):
         return _web(text)
     if "://" not in text:
-        raise UsageError(f"{scheme}: is no kind of address.", KINDS)
+        raise UsageError(f"{scheme}: is not a known kind of address.", KINDS)
     return NoticeAddress("apprise", text)
 
 
 def _mail(text: str) -> NoticeAddress:
     if not MAIL.fullmatch(text.removeprefix("mailto:")):
-        raise UsageError("That is no mail address.", "Give one, as mailto:ada@example.org.")
+        raise UsageError("That is not a mail address.", "Give one, as mailto:ada@example.org.")
     return NoticeAddress("mail", text)
 
 
@@ -86,7 +86,7 @@ def _split(text: str) -> SplitResult:
         _ = parts.port  # raises where it is none
         return parts
     except ValueError:
-        raise UsageError("The address is no URL.", KINDS) from None
+        raise UsageError("The address is not a URL.", KINDS) from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -116,7 +116,7 @@ def read(path: str) -> NoticeAddress:
     if found is None:
         raise NotFound("No address for notices is set.", "Set one with `gpulease notify set ADDRESS`.")
     if not isinstance(found.get("address"), str):
-        raise UsageError("The file with the address of notices is invalid.", "Set it again: `gpulease notify set`.")
+        raise UsageError("The file with the address for notices is damaged.", "Set it again: `gpulease notify set`.")
     return read_address(found["address"])
 
 
@@ -174,7 +174,7 @@ def _read(path: str) -> dict[str, Any] | None:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
             raise UsageError(
-                "The file with the address of notices is not yours alone.", "Set it again with `gpulease notify set`."
+                "The file with the address for notices is not private.", "Set it again with `gpulease notify set`."
             )
         with contextlib.suppress(ValueError):
             found = json.loads(file.read(MOST))

@@ -85,7 +85,7 @@ def _web(address: NoticeAddress, message: Composed) -> None:
             raise Undelivered(f"the server did not answer within {NETWORK:g} s", True) from None
         raise Undelivered(f"the server cannot be reached: {in_words(trouble)}", True) from None
     except Exception:  # of http.client and of ours; their words may have the address in them
-        raise Undelivered("the server's answer makes no sense", True) from None
+        raise Undelivered("the server's answer is not valid", True) from None
 
 
 # -------------------------------------------------------------------- mail

@@ -81,7 +81,7 @@ def _lines(alike: list[Notice]) -> list[str]:
 
 def trial(host: str) -> Composed:
     """What `gpulease notify test` sends."""
-    text = "Notices reach you here. `gpulease notify` shows of what you are told."
+    text = "Notices arrive here. `gpulease notify` shows which events you get."
     return Composed(_short(f"gpulease {host}: a test"), text, (), 1)
 
 

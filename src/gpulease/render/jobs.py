@@ -148,7 +148,7 @@ def facts(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     if missed is not None:
         rows.append(("late", f"it should have started by {stamp(missed)}; when it will is unknown"))
     if sure is not None:
-        rows.append(("at the latest", f"{stamp(sure)}, if nobody comes who goes first"))
+        rows.append(("at the latest", f"{stamp(sure)}, unless new requests go first"))
     if job.get("usual"):
         rows.append(("usually", _usually(job)))
     if job["at_most"]:

@@ -69,7 +69,7 @@ REASONS = (
 )  # fmt: skip
 TIMES = {
     "held": "Time that a user held GPUs, summed over them.",
-    "known": "The part of it in which the driver told what they did.",
+    "known": "The part of it with a known utilization.",
     "busy": "The part of it that they computed, by their utilization.",
     "idle": "The part of the known time at a utilization of 1 % or less, as usage counts it.",
 }
@@ -109,7 +109,7 @@ def _devices(document: Mapping[str, Any]) -> list[MetricFamily]:
     instances = [MetricSample({"state": state}, parts.count(state)) for state in STATES if parts]
     return [
         MetricFamily("gpulease_gpu_info", "gauge", "A GPU, or a MIG instance of one.", names),
-        MetricFamily("gpulease_gpus", "gauge", "GPUs in each state, without those that are split.", counts),
+        MetricFamily("gpulease_gpus", "gauge", "GPUs in each state, except GPUs with MIG instances.", counts),
         MetricFamily("gpulease_mig_instances", "gauge", "MIG instances in each state.", instances),
         _gauge("gpulease_gpu_utilization_ratio", "Share of time that it computes.", devices, "utilization", 100),
         _gauge("gpulease_gpu_memory_used_bytes", "Memory in use.", devices, "memory_used"),
@@ -146,7 +146,7 @@ def _line(document: Mapping[str, Any]) -> list[MetricFamily]:
         counts[row["code"]] = counts.get(row["code"], 0) + 1
     counts[FURTHER] = max(0, document["line_length"] - len(document["line"]))
     samples = [MetricSample({"reason": reason}, number) for reason, number in counts.items()]
-    return [MetricFamily("gpulease_waiting", "gauge", "Requests and jobs in the line, by why they wait.", samples)]
+    return [MetricFamily("gpulease_waiting", "gauge", "Requests and jobs in the queue, by why they wait.", samples)]
 
 
 def _sums(totals: Mapping[str, Any]) -> list[MetricFamily]:

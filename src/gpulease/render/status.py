@@ -226,7 +226,7 @@ def _details(device: dict[str, Any], terminal: Terminal, now: float) -> list[str
         return [terminal.paint(fit(f"      {device['lost']}", terminal.width, terminal).rstrip(), "red")]
     processes = device["processes"]
     if processes is None:
-        return ["      the driver does not tell its processes"]
+        return ["      the driver does not report its processes"]
     intruders = device["outside"] if device["leases"] else ()
     shown = _slowed(device, terminal)
     shown += [_process(one, terminal, one["pid"] in intruders) for one in processes[:MAX_PROCESSES]]

@@ -68,7 +68,7 @@ def _note(device: Device) -> str | None:
     """What the driver does not tell, where that keeps the device from being free."""
     if device.lost is not None or device.processes is None or device.memory_used is not None:
         return None
-    return "the driver does not tell how much of its memory is in use"
+    return "the driver does not report how much of its memory is in use"
 
 
 def renewed(document: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:

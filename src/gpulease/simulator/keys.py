@@ -216,7 +216,7 @@ def _checked_one(machine: dict[str, str], assignment: str) -> tuple[str, str]:
     read, allowed = _rule(machine, key)
     written = read(value) if value.isprintable() else None  # a control character would drive the reader's terminal
     if written is None:
-        raise UsageError(f"{value[:SHOWN]!r} is not a value for {key}.", f"It takes {allowed}.")
+        raise UsageError(f"{value[:SHOWN]!r} is not a valid value for {key}.", f"It takes {allowed}.")
     return key, written
 
 

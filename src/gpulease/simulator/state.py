@@ -127,7 +127,7 @@ def set_values(directory: Path, assignments: Iterable[str]) -> None:
     except OSError as error:
         raise SimulationError(
             f"The simulated machine in {directory} cannot be changed: {error.strerror}.",
-            "Only who made it may change it.",
+            "Only the user who made it may change it.",
         ) from None
 
 
@@ -153,7 +153,7 @@ def occupy(directory: Path, labels: str, memory: int | None, pid: int | None = N
     except OSError as error:
         raise SimulationError(
             f"A process cannot be added to {path.parent}: {error.strerror}.",
-            "Only who made the machine may use it, unless it was made shared.",
+            "Only the user who made the machine may use it, unless it is shared.",
         ) from None
     return path
 

@@ -84,7 +84,7 @@ def read_probe(asked: str, text: str) -> SeenHost:
         )
     except (KeyError, ValueError, ZeroDivisionError):
         raise UsageError(
-            f"What {asked} told of itself makes no sense.",
+            f"{asked} sent an answer that gpulease cannot read.",
             f"Is it a Linux machine with lscpu? See `ssh {asked} lscpu`.",
         ) from None
 
@@ -256,7 +256,7 @@ def commands_text(hosts: Sequence[SeenHost]) -> str:
         *(f"ssh {host.asked} 'sudo {_install(host, host is controller)}'" for host in hosts if not _complete(host)),
         *(f"ssh {host.asked} 'id slurm >/dev/null 2>&1 || sudo useradd --system slurm'" for host in hosts),
         "",
-        "# 2. One munge key for all of them. Who has it can act as any user: keep it secret.",
+        "# 2. One munge key for all of them. Anybody who has it can act as any user: keep it secret.",
         f"ssh {controller.asked} 'sudo test -s /etc/munge/munge.key || sudo mungekey --create'",
         *(
             f"ssh {controller.asked} 'sudo cat /etc/munge/munge.key' | ssh {host.asked}"

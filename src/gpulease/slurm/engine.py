@@ -60,7 +60,7 @@ CANNOT = {
         "Use an exporter for Slurm, `gpulease usage`, or `gpulease metrics --engine local` for this machine.",
     ),
     "learned": (
-        "Slurm foresees starts by the time limits of jobs, and nothing is learned.",
+        "Slurm estimates starts from the time limits of jobs, and learns nothing from earlier runs.",
         "Give a time limit, and see `gpulease explain`.",
     ),
     "notify": (

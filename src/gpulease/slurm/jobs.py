@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORGOTTEN = (
     "Slurm forgets ended jobs after some minutes (MinJobAge). "
-    "`gpulease ls --all --engine slurm` shows those that are known."
+    "`gpulease ls --all --engine slurm` shows the jobs that are known."
 )
 
 
@@ -193,7 +193,7 @@ def move(records: Records, jobs: list[JobRow], index: int) -> Done:
             "Slurm moves a job to the front only.", "Leave the place out, or change the priority with `gpulease edit`."
         )
     if jobs[0]["state"] not in ("waiting", "held"):
-        raise WrongState(f"Job {jobs[0]['id']} is {jobs[0]['state']}, so it is in no line.")
+        raise WrongState(f"Job {jobs[0]['id']} is {jobs[0]['state']}, so it is not in the queue.")
     try:
         commands.output_of(
             ["scontrol", "top", ",".join(named(str(row["id"]) for row in jobs))], deadline=commands.ACTING

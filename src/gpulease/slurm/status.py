@@ -90,7 +90,7 @@ def explain(records: Records, id: str) -> dict[str, Any]:
     if state in ("running", "paused"):
         return {"id": id, "lease": rows.lease_row(found, id, None), "why": None, "devices": []}
     if state not in ("waiting", "held"):
-        raise WrongState(f"Job {id} does not wait in the line, it is {state}.", "See `gpulease show`.")
+        raise WrongState(f"Job {id} is not waiting: it is {state}.", "See `gpulease show`.")
     line = rows.line_row(found, id, seen.time)
     return {
         "id": id,

@@ -57,7 +57,7 @@ def read_toml(text: str, path: str) -> dict[str, Any]:
         raise ConfigError(f"The config file {path} nests too deeply.") from None
 
 
-def wrong_line(path: str, line: int, what: str, next_step: str = "Mend that line.") -> ConfigError:
+def wrong_line(path: str, line: int, what: str, next_step: str = "Correct that line.") -> ConfigError:
     return ConfigError(f"{path}, line {line}: {what}", next_step)
 
 
@@ -91,7 +91,7 @@ def setting(name: str, environ: Mapping[str, str]) -> Any:
         if value is None:
             continue
         if not _fits(name, value):
-            raise wrong_line(path, line_of(text, (name,)), f"{name} is not right.", FORMS[name])
+            raise wrong_line(path, line_of(text, (name,)), f"Invalid value for {name}.", FORMS[name])
         return value
     return None
 

@@ -179,7 +179,7 @@ class NvmlProbe:
                 uuid=uuid, instance=number, name=_text(_optional(pynvml.nvmlDeviceGetName, handle)) or "MIG"
             )
         if uuid.startswith("MIG-unknown"):
-            facts = facts._replace(lost="the driver does not tell its UUID, and it has no other name")
+            facts = facts._replace(lost="the driver does not report its UUID, and it has no other name")
         self._places[uuid] = (facts, handle, parent)
         total, used = _memory(handle)
         return _reading(parent, facts)._replace(

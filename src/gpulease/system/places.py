@@ -290,15 +290,15 @@ def down(place: Place) -> BrokerUnavailable:
     """The error for a broker for everybody that is in charge and does not run."""
     if not os.path.lexists(place.run):
         return BrokerUnavailable(
-            "The broker of this machine is installed and has not started yet, and until it has nobody else grants.",
-            "After a boot, try again in a moment. Else have root start it (`systemctl start gpulease`) or remove it "
-            "(`gpulease uninstall`); or set GPULEASE_DIR to have your own.",
+            "The broker of this machine is installed but has not started yet. Until it runs, no other broker starts.",
+            "After a boot, try again in a moment. Or ask root to start it (`systemctl start gpulease`) or remove it "
+            "(`gpulease uninstall`); or set GPULEASE_DIR for a broker of your own.",
         )
     kind, whose = place.kind, owner(place.run)
     return BrokerUnavailable(
-        f"The {kind} broker of {whose} at {place.run} is down, and while it is nobody else grants.",
-        f"Have {whose} start it again (`gpulease broker --{kind}`) or remove {place.run}; "
-        "or set GPULEASE_DIR to have your own.",
+        f"The {kind} broker of {whose} at {place.run} is down. Until it is back, no other broker starts.",
+        f"Ask {whose} to start it again (`gpulease broker --{kind}`) or remove {place.run}; "
+        "or set GPULEASE_DIR for a broker of your own.",
     )
 
 

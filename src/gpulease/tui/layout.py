@@ -118,7 +118,7 @@ def _counts(scene: Scene, width: int, terminal: Terminal) -> Line:
     counts, status = scene.seen.counts, scene.seen.status
     parts = [f"{counts[state]} {state}" for state in STATES if counts.get(state)]
     others = status["line_length"] - counts.get("waiting", 0)
-    parts += [f"{others} more in the line"] if others > 0 else []
+    parts += [f"{others} more in the queue"] if others > 0 else []
     text = ", ".join(parts) or "no jobs"
     text += "; the queue is paused" if scene.seen.paused else ""
     memory = host_memory(status)
@@ -166,7 +166,7 @@ def _titled(rows: list[TableEntry]) -> list[TableEntry | str]:
 
 def _nothing(view: View) -> str:
     if view.filter or view.mine:
-        return "Nothing is as the filter says; Esc ends it."
+        return "Nothing matches the filter. Esc clears it."
     return "Nobody holds or waits for a GPU. `gpulease add -- CMD` queues a job."
 
 

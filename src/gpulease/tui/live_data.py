@@ -189,7 +189,7 @@ class LiveData:
         refused = isinstance(trouble, GpuleaseError)
         self.trouble = str(trouble) if refused else GONE
         for answer in [*([self._asked[0]] if self._asked else []), *(answer for _, _, answer in self._questions)]:
-            answer(BrokerUnavailable("The broker ended while it was asked.", "See what came of it, and ask again."))
+            answer(BrokerUnavailable("The broker ended before it answered.", "See the result, and try again."))
         self._start_looking(AGAIN if refused else 0.0)
 
     def _start_looking(self, later: float) -> None:

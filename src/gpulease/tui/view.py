@@ -98,8 +98,8 @@ def _ask(view: View, key: str, row: TableEntry | None) -> View:
     if row is None:
         return view._replace(message="nothing is selected")
     if row.job is None:
-        step = f"`gpulease release {row.key}` gives it back" if row.group == "holding" else "it is not the queue's"
-        return view._replace(message=f"{row.key} is no job: {step}")
+        step = f"`gpulease release {row.key}` releases it" if row.group == "holding" else "gpulease did not start it"
+        return view._replace(message=f"{row.key} is not a job: {step}")
     verb = "kill" if key != "p" else "resume" if row.state in RESUMED else "pause"
     text = f"{verb} job {row.job} of {row.user} ({row.what})?"
     return view._replace(question=Question(Action(verb, row.job), text))

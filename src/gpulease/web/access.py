@@ -69,13 +69,13 @@ class Access(NamedTuple):
         """On a machine of many users any of them can speak from loopback, so the proxy shows the token too."""
         assert self.user_header is not None
         if not _is_among(asked.peer, self.proxies):
-            return Refusal(403, "Only the proxy may ask here.")
+            return Refusal(403, "Only the proxy may use this page.")
         given = _bearer(asked.headers)
         if given is None or not _same(given, self.token):
             return Refusal(403, "The proxy did not show the token.", guessed=given is not None)
         name = _only(asked.headers, self.user_header)
         if not name or len(name) > LONGEST or not name.isprintable():
-            return Refusal(403, f"The proxy did not say who you are, in one header {self.user_header} and no other.")
+            return Refusal(403, f"The proxy did not send exactly one header {self.user_header} with your name.")
         return self._known(name)._replace(public=True)
 
     @property
@@ -101,10 +101,10 @@ class Access(NamedTuple):
     def may_act(self, viewer: Viewer, origin: str | None, host: str, token: str) -> Refusal | None:
         """None where it may: a page of ours asked, and its user meant it."""
         if not viewer.action_token:
-            return Refusal(403, "This page only shows. Start it with --actions, and ask for your own jobs.")
+            return Refusal(403, "This page is read-only. Start it with --actions to change your own jobs.")
         if origin is None or origin.partition("://")[2] != host:
-            return Refusal(403, "Another page asked for this.")
-        return None if _same(token, viewer.action_token) else Refusal(403, "The form is of an earlier page: reload it.")
+            return Refusal(403, "The request came from another page.")
+        return None if _same(token, viewer.action_token) else Refusal(403, "This form is out of date. Reload the page.")
 
     def _is_our_host(self, host: str) -> bool:
         """Any port, since a tunnel has another. A name that a stranger's DNS leads here is not ours; numbers are."""

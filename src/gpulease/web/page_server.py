@@ -298,7 +298,7 @@ class PageServer:
         except GpuleaseError as error:
             return answer_with(request, 404 if isinstance(error, NotFound) else 403, f"{error.what} {error.next_step}")
         except OSError:
-            return answer_with(request, 503, "The broker ended while it was asked. See what came of it.")
+            return answer_with(request, 503, "The broker ended before it answered. Check whether it did this.")
         if wants_page(request):
             return web.Response(status=303, headers={"Location": "../../"})
         return web.json_response(done)

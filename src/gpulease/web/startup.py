@@ -83,8 +83,8 @@ def _kept_token(path: str) -> str:
         raise NotPermitted(f"Others can read the token in {path!r}, or it is not yours.", f"chmod 600 {path}")
     if not SHORTEST <= len(text) <= LONGEST or not (text.isascii() and text.isalnum()):
         raise UsageError(
-            f"The token in {path!r} is no token.",
-            f"It has {SHORTEST} to {LONGEST} letters and digits; or remove the file.",
+            f"The token in {path!r} is not valid.",
+            f"Use {SHORTEST} to {LONGEST} letters and digits, or remove the file.",
         )
     return text
 

@@ -80,7 +80,7 @@ def test_people_read_it_in_sentences(queue: QueueSite) -> None:
     assert queue.run("explain", "-n", "2").stdout == "It would start now.\n"
     busy(queue, "1h", "1h", "1h", "1h")
     reply = queue.run("explain", "-n", "1").stdout
-    assert reply.startswith("It would be number 1 in the line. ")
+    assert reply.startswith("It would be number 1 in the queue. ")
     assert "WHY NOT" in reply
 
 

@@ -113,7 +113,7 @@ def test_a_unit_that_was_edited_by_hand_is_left_and_named(edit: str, root: Path)
         assert (done.returncode, f"left       {unit}" in done.stdout) == (0, True)
     reply = again(root).stdout
     assert f"left       {unit}" in reply
-    assert "With --force it is not, and is kept as .bak." in reply
+    assert "--force replaces them, and keeps each as .bak." in reply
     assert ".new" not in reply
     assert tree(root) == before
     assert again(root, "--force").returncode == 0

@@ -155,7 +155,7 @@ def test_no_users_own_broker_starts_between_boot_and_the_systems_broker(machine:
         return machine.execute(*becoming(ANYBODY), "env", *environ, machine.python, "-m", "gpulease", *words)
 
     assert machine.run("install", "--system").returncode == 0
-    said = ("installed and has not started yet", "systemctl start gpulease")
+    said = ("installed but has not started yet", "systemctl start gpulease")
     for words in (("run", "--no-wait", "--", "true"), ("get", "--for", "1h"), ("add", "--", "true"), ("broker",)):
         refused(user(*words), 69, *said)
     assert list(home.iterdir()) == []

@@ -58,7 +58,7 @@ def configure(parser: ArgumentParser) -> None:
         "--no-env", action="append", default=[], metavar="NAME", help="leave out a variable, or several, as `AWS_*`"
     )
     parser.add_argument(
-        "--file", metavar="PATH", help="queue each line of a file; `#` starts a comment; `-` is standard input"
+        "--file", metavar="PATH", help="queue each line of a file, or of standard input (`-`); `#` starts a comment"
     )
     parser.add_argument("--shell", action="store_true", help="run the command, or each line of --file, with sh -c")
     parser.add_argument("--force", action="store_true", help="queue it even if the command does not exist")

@@ -60,5 +60,5 @@ def _say_what_is_kept(chosen: dict[str, Any]) -> None:
     rest = ",".join(state for state in ENDED if state not in DONE)
     kept = len(ask("ls", selection((), **{**chosen, "state": rest}), ids=True)["ids"])
     if kept:
-        what = f"gpulease: {kept} that failed, were killed or lost: kept"
-        print(f"{what}. `gpulease clean --all` forgets them too.", file=sys.stderr)
+        what = f"gpulease: kept {kept} that failed, were killed or lost"
+        print(f"{what}. `gpulease clean --all` deletes them too.", file=sys.stderr)

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
         tour.say("Hold one for a quarter of an hour; everybody sees it, and nobody else gets it:")
         tour.show("get", "--for", "15m", "--note", "a demonstration")
         tour.show("status")
-        tour.say("Who took and gave back what, and why:")
+        tour.say("Who used which GPUs, and why it ended:")
         tour.show("events")
     _farewell()
     return 0

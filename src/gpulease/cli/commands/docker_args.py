@@ -59,7 +59,7 @@ def _leased(environ: Mapping[str, str]) -> str:
     from gpulease.client.connection import ask
 
     if not set(devices.split(",")) <= _held(ask("status"), lease):
-        raise NotFound("NVIDIA_VISIBLE_DEVICES names what no lease here has, or has any more.", WITHIN)
+        raise NotFound("NVIDIA_VISIBLE_DEVICES names GPUs that no lease here holds (any more).", WITHIN)
     return devices
 
 

@@ -35,8 +35,8 @@ class Finding(NamedTuple):
 
 
 STEPS = {  # for what is wrong with a parameter
-    "limits": "They count as soon as it is there; mend it if it is a slip.",
-    "policy.order": "See the broker's log, and mend the function; it is tried again.",
+    "limits": "They apply as soon as it exists. Correct the name if it is misspelt.",
+    "policy.order": "See the broker's log, and correct the function. The broker tries it again.",
 }
 
 
@@ -138,7 +138,7 @@ def _devices() -> Iterator[Finding]:
         yield Finding("error", "devices", error.what, error.next_step)
         return
     if seen["trouble"]:
-        age = "" if seen["sample_age"] is None else f" What is told of the devices is {seen['sample_age']:.0f} s old."
+        age = "" if seen["sample_age"] is None else f" The values of the devices are {seen['sample_age']:.0f} s old."
         yield Finding("error", "driver", seen["trouble"], f"Check `dmesg`.{age}")
     else:
         yield Finding("ok", "driver", f"{seen['driver'] or 'version unknown'}, answers")
@@ -153,21 +153,21 @@ def _device(device: dict[str, Any], mark: str) -> Finding:
             "error", subject, f"{mark}{device['name']}: {device['lost']}", "Check `dmesg`; a reboot may be needed."
         )
     if str(device["uuid"]).startswith("unknown-"):
-        text = f"{mark}{device['name']}: the driver does not tell its UUID"
+        text = f"{mark}{device['name']}: the driver does not report its UUID"
         return Finding("warning", subject, text, "Programs get its index instead.")
     intruders = _intruders(device)
     if intruders:
         text = f"{mark}{device['name']}: {device['state']}, and {intruders} without a lease"
         return Finding(
-            "warning", subject, text, "Ask them to use gpulease; who holds the GPU may run out of its memory."
+            "warning", subject, text, "Ask them to use gpulease. The lease's program may run out of GPU memory."
         )
     unknown = [
         name for name in ("memory_used", "utilization", "temperature", "power", "processes") if device[name] is None
     ]
     if unknown:
-        text = f"{mark}{device['name']}: the driver does not tell {', '.join(unknown)}"
+        text = f"{mark}{device['name']}: the driver does not report {', '.join(unknown)}"
         return Finding(
-            "warning", subject, text, "Such a value passes no threshold; use `any` for that rule in `select`."
+            "warning", subject, text, "An unknown value passes no threshold. Use `any` for that rule in `select`."
         )
     return Finding("ok", subject, f"{mark}{device['name']}, {device['state']}")
 
@@ -189,7 +189,7 @@ def _broker() -> Iterator[Finding]:
         if trouble is not None:
             mended = f"As root: `chown root {place.run}; chmod 755 {place.run}`, and start the broker again."
             step = mended if place.kind == "system" else "Have it removed, or set GPULEASE_DIR."
-            step = f"Commands pass it by. {step}"
+            step = f"Commands ignore it. {step}"
             yield Finding("warning", "broker", f"the {place.kind} place {place.run} is not trusted: {trouble}", step)
     own = places.own(os.environ)
     try:
@@ -223,7 +223,7 @@ def _broker() -> Iterator[Finding]:
         yield Finding("error", "state", about["state_trouble"], step)
     yield from _history()
     if about.get("config_trouble"):
-        step = "The broker keeps the values it had. Mend the file, and send the broker SIGHUP."
+        step = "The broker keeps the values it had. Correct the file, and send the broker SIGHUP."
         yield Finding("error", "config", about["config_trouble"], step)
     else:
         yield from _config_to_come(about["kind"], about["user"])
@@ -321,7 +321,7 @@ def _neighbours() -> Iterator[Finding]:
     while not lock.take(make=False):
         holder = lock.holder()
         if time.monotonic() > until:
-            step = "Nothing is granted until it lets go, or was waited for long enough. If it hangs, end it."
+            step = "gpulease grants nothing until it releases the lock, or has waited long enough. If it hangs, end it."
             yield Finding("warning", "safe-gpu", f"{holder} holds its lock for more than {CHOOSING:g} s", step)
             return
         time.sleep(0.05)
@@ -370,7 +370,7 @@ def _other_brokers(seen: dict[str, Any]) -> Iterator[Finding]:
     ours = (seen["broker"] or {}).get("pid")
     users = sorted({*other_brokers(seen), *(user_name(uid) for uid, pid in here if pid != ours)})
     if users:
-        text = f"others share these GPUs, of {', '.join(users)}: no GPU is granted twice, but each has its own line"
+        text = f"others share these GPUs, of {', '.join(users)}: no GPU is granted twice, but each has its own queue"
         yield Finding("warning", "brokers", text, ONE_QUEUE)
 
 

@@ -62,7 +62,7 @@ def run(arguments: Namespace) -> int:
 
     start = start_text(reply, time.time())
     expected = f" It should start {start}." if start and reply["code"] not in TIMED else ""
-    say(f"{reply['id']} is number {reply['place']} in the line. {reply['why']}{expected}")
+    say(f"{reply['id']} is number {reply['place']} in the queue. {reply['why']}{expected}")
     _print_devices(reply)
     return 0
 
@@ -92,11 +92,11 @@ def _show_estimate(arguments: Namespace, request: dict[str, Any]) -> int:
     waits = (
         reply["possible"] and reply["code"] != "fits" and reply["place"]
     )  # Slurm does not tell the place of such a one
-    place = f"It would be number {reply['place']} in the line. " if waits else ""
+    place = f"It would be number {reply['place']} in the queue. " if waits else ""
     say(f"{place}{reply['why']}{expected}")
     if arguments.count > 1 and reply["possible"]:
         now, unknown = reply["starts"].count(0.0), reply["starts"].count(None)
-        say(f"Of {arguments.count} alike {now} would start now; of {unknown} nobody can say when.")
+        say(f"Of {arguments.count} such requests {now} would start now. For {unknown} the start is unknown.")
     _print_devices(reply)
     return 0
 
@@ -111,7 +111,7 @@ def _own(arguments: Namespace) -> int:
     for row in own:
         say(f"{row['id']} waits. {row['why']}")
     if not own:
-        print("You have no request in the line.")
+        print("You have no waiting requests.")
     elif len(own) > 1:
         print(f"\nGPU by GPU: gpulease explain {own[0]['id']}")
     return 0

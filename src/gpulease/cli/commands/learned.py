@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
         forgotten = forget_learned()
         if arguments.json:
             return print_json({"forgotten": forgotten})
-        print("nothing was known of your runs" if not forgotten else "what was learnt of your runs is forgotten")
+        print("nothing was known of your runs" if not forgotten else "deleted what was learned from your runs")
         return 0
     reply = learned()
     if arguments.json:

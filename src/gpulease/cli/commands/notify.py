@@ -94,7 +94,7 @@ def _show(reply: dict[str, Any], as_json: bool) -> int:
         return _say("No notices are sent: no address is set. `gpulease notify set ADDRESS` sets one.")
     events = reply["events"]
     say(f"address  {reply['address']}")
-    say(f"told of  {', '.join(events) or 'what a job asks for with --notify'}" if events is not None else NO_BROKER)
+    say(f"events   {', '.join(events) or 'what a job asks for with --notify'}" if events is not None else NO_BROKER)
     last = reply["last"]
     if last is None:
         return _say("last     none was sent yet; `gpulease notify test` sends one")
@@ -106,7 +106,7 @@ def _show(reply: dict[str, Any], as_json: bool) -> int:
     return _say(f"last     {at} {how}{many}")
 
 
-NO_BROKER = "told of  nothing by this broker; `gpulease notify set --on EVENTS` tells it of what"
+NO_BROKER = "events   none from this broker; `gpulease notify set --on EVENTS` chooses them"
 
 
 def show() -> dict[str, Any]:

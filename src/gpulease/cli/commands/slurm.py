@@ -50,7 +50,7 @@ def _run_there(fields: dict[str, Any], command: list[str], quiet: bool = False) 
 
 def _waiting(notice: WaitNotice) -> Any:
     """A function of the id in the line and the reason, which tells both."""
-    return lambda id, why: notice.say(f"{id} waits in Slurm's line.", why)
+    return lambda id, why: notice.say(f"{id} waits in Slurm's queue.", why)
 
 
 def get(arguments: Namespace) -> int:

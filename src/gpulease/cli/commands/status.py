@@ -57,7 +57,7 @@ def _one_line(arguments: Namespace) -> int:
         raise UsageError("--count and --list print one line, and more was asked for.", "Leave one of the two out.")
     wanted, shown = arguments.count or arguments.list, _document(arguments)
     if wanted not in ("all", "lost", "unknown") and any(row["state"] == "unknown" for row in shown["devices"]):
-        raise BrokerUnavailable("The broker is down, so nobody can tell.", shown["trouble"])
+        raise BrokerUnavailable("The broker is down, so the state of the GPUs is unknown.", shown["trouble"])
     found = [row["label"] for row in shown["devices"] if wanted in ("all", row["state"])]
     print(len(found) if arguments.count else ",".join(found))
     return 0

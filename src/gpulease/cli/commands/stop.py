@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
         f"running jobs go on: {reply['jobs'] - ending}" if reply["jobs"] > ending else "",
         f"jobs that are being ended: {ending}" if ending else "",
         f"leases stay valid: {reply['leases'] - reply['jobs']}" if reply["leases"] > reply["jobs"] else "",
-        f"places in the line are kept: {reply['line']}" if reply["line"] else "",
+        f"waiting requests keep their places: {reply['line']}" if reply["line"] else "",
     ]
     print("; ".join(["broker stopped", *filter(None, kept)]))
     return 0

@@ -122,7 +122,7 @@ def _only_managers(option: str) -> None:
     if os.geteuid() == client.broker_uid:
         return
     if os.geteuid() != 0:
-        raise NotPermitted(f"{option} is for the user who runs the broker.", "Ask them.")
+        raise NotPermitted(f"{option} is only for the user who runs the broker.", "Ask them.")
     from gpulease.web.broker_feed import not_own
 
     raise not_own(client.broker_uid)

@@ -135,7 +135,7 @@ def _template(name: str) -> str:
 
 DONE = {"make": "made", "replace": "replaced", "mode": "corrected", "remove": "removed"}
 BESIDE = "Settings that were edited by hand stay, also with --force. The new version is beside them, as .new."
-EDITED = "What was edited by hand is left as it is. With --force it is not, and is kept as .bak."
+EDITED = "Files that were edited by hand stay. --force replaces them, and keeps each as .bak."
 SUPERVISORS = """\
 There is no systemd here. Have whatever supervises services run, as root:
   {command}
