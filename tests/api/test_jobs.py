@@ -207,7 +207,7 @@ def test_states_and_times_are_checked(queue: QueueSite) -> None:
 
 
 def test_errors_name_no_options_and_name_the_job(queue: QueueSite) -> None:
-    with pytest.raises(NotEnoughDevices, match="with `hold`"):
+    with pytest.raises(NotEnoughDevices, match="hold=True"):
         gpulease.submit(["true"], gpus=5)
     job = gpulease.submit(["true"], hold=True)
     with pytest.raises(NotGranted) as late:

@@ -69,7 +69,7 @@ def test_python_caps_a_sweep_and_what_is_no_cap_is_refused(queue: QueueSite) -> 
     assert [job.info["at_most"] for job in jobs] == [2, 2, 2]
     gpulease.wait(*jobs)
     for value in (0, -1, True, "x", 1.5):
-        with pytest.raises(UsageError, match="at_most is"):
+        with pytest.raises(UsageError, match="Invalid value for at_most"):
             gpulease.sweep(["echo", "{x}"], x=[1, 2], at_most=value)  # type: ignore[arg-type]
     refused = queue.run("add", "--at-most", "3", "--", "true")
     assert (refused.returncode, "--sweep or --file" in refused.stderr) == (2, True)

@@ -38,7 +38,7 @@ def load(turn: Turn) -> None:
 def _load_facts(turn: Turn) -> None:
     state, store = turn.state, turn.state.store
     facts = store.load("facts")
-    number = facts.get("number", {}).get("value", 0)
+    number = max(0, facts.get("number", {}).get("value", 0))
     state.requests.number = number
     state.requests.numbers_kept = number
     usage, records = (facts.get(name, {}) for name in ("usage", "records"))
