@@ -16,11 +16,11 @@ test: .venv/.ready-test
 slowest: .venv/.ready-test
 	@$(MAKE) --no-print-directory tests SLOWEST=20
 
-# Many tests wait for processes, so six at once keep two cores busy. They start thousands of Python processes, which would
+# Many tests wait for processes, so four at once keep two cores busy. They start thousands of Python processes, which would
 # each compile the package where PYTHONDONTWRITEBYTECODE is set.
 tests: .venv/.ready-test
 	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -q -n 6 --dist loadgroup $(if $(SLOWEST),--durations $(SLOWEST))
+	$(BIN)/python -m pytest -q -n 4 --dist loadgroup $(if $(SLOWEST),--durations $(SLOWEST))
 
 checks: lint types
 
