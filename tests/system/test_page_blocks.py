@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # Pages whose blocks another test runs, with more than an exit code to look at.
 ELSEWHERE = {
     "README.md": "test_first_page",
-    "docs/tutorial/first-steps.md": "test_first_page",
+    "docs/tutorial/first-steps.md": "test_tutorial",
     "docs/how-to/ci-runners.md": "test_first_day_pages",
     "docs/how-to/conda.md": "test_first_day_pages",
     "docs/how-to/containers.md": "test_first_day_pages",

@@ -193,7 +193,7 @@ def clean(
 
 
 def move(job: Named, index: int = 0, *, user: str | None = None, mine: bool = False) -> Done:
-    """Give a waiting job another place in the line, 0 being the front; `"last"` is the newest of `user`."""
+    """Give a waiting job another place in the queue, 0 being the front; `"last"` is the newest of `user`."""
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         raise UsageError(f"The place is {index!r}.", "Give 0 or more.")
     done: Done = connection.ask("move", id=id_of(job, user, mine), index=index)

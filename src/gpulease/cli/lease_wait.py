@@ -1,4 +1,4 @@
-"""Waiting for a lease, as `run`, `get` and `shell` do, or for a job, and what people are told meanwhile."""
+"""Wait for a lease, as `run`, `get` and `shell` do, or for a job, and show the reason meanwhile."""
 
 from __future__ import annotations
 

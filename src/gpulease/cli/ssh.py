@@ -1,4 +1,4 @@
-"""A verb on another host, with terminal, signals and exit code passed through; on several at once; or on any host."""
+"""Run a verb on another host, on several hosts, or on any host. Terminal, signals and exit code pass through."""
 
 from __future__ import annotations
 

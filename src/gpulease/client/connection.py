@@ -177,7 +177,7 @@ def acquire(
     waiting: Callable[[StillWaiting], object] | None = None,
     client: BackendConnection | None = None,
 ) -> tuple[Granted, BackendConnection]:
-    """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the line.
+    """Ask for a lease and wait for it, through restarts of the broker, without losing the place in the queue.
 
     `waiting` hears why: at once, after a second, and then every two seconds. Returns what was granted, and the
     connection.

@@ -1,4 +1,4 @@
-"""Being told of changes by the broker as they happen, through its restarts.
+"""Receive changes from the broker as they happen, through its restarts.
 
 with Subscription("leases") as told:
     told.receive(None)            what changed: {"leases": {"L3": None}}

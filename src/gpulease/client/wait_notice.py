@@ -1,4 +1,4 @@
-"""Who waits for GPUs, why, and the place in the line: told on stderr to a person who may look there.
+"""Show on stderr that a request waits, why, and its place in the queue.
 
 On a terminal it is one line, which is replaced as things change and removed at the end; in a notebook, and in the log
 of a command, it is a line for each new place. A wait of less than a second is not told of. Any number of threads may

@@ -1,1 +1,1 @@
-"""Notices: what a user is told by mail, by a web hook or on a terminal, from a process of that user."""
+"""Notices by mail, by a web hook or on a terminal, sent by a process of the user."""

@@ -1,4 +1,4 @@
-"""What a task raised, on its way from the worker to the caller; running out of memory is told apart."""
+"""Errors of a task on their way from the worker to the caller. Out of memory is an error of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated machine as keys and values: which there are, which devices a label names, what a new one looks like.
+"""A simulated machine as keys and values: the keys, the devices of a label, and the values of a new machine.
 
 Pure: texts in, texts as they are written into the `machine` file out, or a UsageError that names
 what is allowed."""

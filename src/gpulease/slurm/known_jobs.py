@@ -1,4 +1,4 @@
-"""All jobs that are known: those that Slurm tells of, and one's own that it has forgotten."""
+"""All known jobs: the jobs that Slurm reports, and the user's own that Slurm has forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a process is, from /proc. A pid alone names nobody: only pid and start time together do.
+"""The identity of a process, from /proc. A pid alone names nobody: only pid and start time together do.
 
 None means that no such process can be seen. An OSError means that nobody knows, for want of descriptors or of memory:
 that is no proof of anybody's end.

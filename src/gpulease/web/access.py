@@ -1,4 +1,4 @@
-"""Who may look and who may act: token, cookie, Host, Origin, a proxy's word; wrong tokens are answered late.
+"""Access to the page, to read and to act, by token, cookie, Host, Origin and proxy. A wrong token gets a late answer.
 
 Nothing here asks the network or the clock. What is compared with a secret is compared in constant time.
 

@@ -1,4 +1,4 @@
-"""What every viewer is told, as server-sent events: each kind of viewer has one page, rendered once for all of them.
+"""Server-sent events for viewers. Each kind of viewer has one page, rendered once for all of them.
 
 A viewer has no queue. It knows which version it was told last, and gets what changed since, or everything when it
 missed a version; so one that reads slowly costs no memory, and one that does not read at all is dropped.

@@ -1,4 +1,4 @@
-"""One job as it goes on: its row and its output, read once for all who look at its page, and what they are told."""
+"""Follow one job: read its row and its output once, and send them to all viewers of its page."""
 
 from __future__ import annotations
 

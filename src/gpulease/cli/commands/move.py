@@ -1,4 +1,4 @@
-"""`gpulease move`: give a waiting job another place in the line."""
+"""`gpulease move`: give a waiting job another place in the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs, and the pool of those that wait for an agent or run on one.
+"""Jobs, and the pool of jobs that wait for an agent or run on one.
 
 `Job` may be subclassed as the template's document says: a `deploy` of one's own writes the data to the agent's file, a
 `collect` of one's own reads the result's file. Without them nothing is written to disk.
